@@ -6,8 +6,8 @@
     python benchmarks/audits.py --markdown
     python benchmarks/audits.py --calibrate
 
-Every row is what one command prints, in docs/recipes. --calibrate makes 200 audits of estimators that
-are right at a failure rate of 0.05, and counts alarms. --markdown reads the result files.
+Every row is the result of one command, which runs in docs/recipes. --calibrate makes 200 audits of
+correct estimators at a failure rate of 0.05, and counts false alarms. --markdown reads the result files.
 """
 
 import argparse
@@ -53,11 +53,11 @@ AUDITS = {
         "`grpo_passk`, not divided", "verl",
     ),
 }  # fmt: skip
-"""The words after `arms audit`: what is audited, and its package."""
+"""The arguments of `arms audit`, with the name of the audited function and its package."""
 
 
 def audit(words: str) -> arms.checks.Audit:
-    """Return what `arms audit` followed by these words finds."""
+    """Return the result of `arms audit` with these arguments."""
     parser = argparse.ArgumentParser()
     parser.add_argument("subject")
     parser.add_argument("--kind", default="gradient")
@@ -75,7 +75,7 @@ def audit(words: str) -> arms.checks.Audit:
 
 
 def measure(only: str) -> None:
-    """Make the audits whose words contain `only`; keep the rows of the others."""
+    """Make the audits whose arguments contain `only`, and keep the rows of the others."""
     path = RESULTS / "audits.json"
     known = {row["audit"]: row for row in json.loads(path.read_text())["rows"]} if only else {}
     for words, (_, package) in AUDITS.items():
@@ -141,7 +141,7 @@ def write(name: str, command: str, **found: Any) -> None:
 
 
 def between(values: list[float], percent: bool = False) -> str:
-    """Return the range of a figure over problems."""
+    """Return the range of a number over problems."""
     low, high = min(values), max(values)
     shown = (f"{100 * low:.1f}", f"{100 * high:.1f}") if percent else (f"{low:.2f}", f"{high:.2f}")
     return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"
@@ -168,7 +168,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--calibrate", action="store_true")
-    parser.add_argument("--only", default="", help="part of the words of the audits to make anew")
+    parser.add_argument(
+        "--only", default="", help="repeat only audits whose arguments contain this text"
+    )
     options = parser.parse_args()
     if options.markdown:
         print(markdown())

@@ -1,18 +1,18 @@
-"""Variance of `arms.weights(rewards, BestOf(k))` beside the published pass@k estimators, computed exactly.
+"""Exact variances of `arms.weights(rewards, BestOf(k))` and of published pass@k estimators.
 
     python benchmarks/best_of_variance.py
     python benchmarks/best_of_variance.py --markdown
 
-n = 16 samples, of which each is right with probability p. The number of right samples is binomial, and
-each estimator gives one weight to all that are right and another to all that are wrong, so expectations
-are sums over it. Two variances are computed. `success` is that of sum_i w_i (r_i - p), the gradient with
-respect to the logit of p. `other` is E sum_i w_i^2, which multiplies the variance of a score that has
-nothing to do with success, such as that of most parameters of a large policy.
+There are n = 16 samples, and each is right with probability p. The number of right samples is binomial.
+Each estimator gives one weight to all right samples and another weight to all wrong samples, so
+expectations are sums over this number. Two variances are computed. `success` is the variance of
+sum_i w_i (r_i - p), the gradient with respect to the logit of p. `other` is E sum_i w_i^2, which
+multiplies the variance of a score that is independent of success, as for most parameters of a large policy.
 
-The published estimators are those of Walder & Karkhanis, "Pass@K policy optimization" (2025): without a
-baseline, and with the average best of (k-1)-subsets of the others, which is ours too. The third has the
-average best of k-subsets of the others, which centers the weights and needs k < n. --markdown reads the
-result file.
+The published estimators are from Walder & Karkhanis, "Pass@K policy optimization" (2025). The first has
+no baseline. The baseline of the second, which equals ours, is the average best of (k-1)-subsets of the
+other samples. The third uses k-subsets of the other samples, which centers the weights and needs k < n.
+--markdown reads the result file.
 """
 
 import argparse
@@ -32,10 +32,10 @@ Weights = tuple[float, float]
 
 
 def ours(k: int, right: int) -> Weights:
-    """Return the weights of right and of wrong samples, from the library itself."""
+    """Return the weights of right and of wrong samples, computed by the library."""
     rewards = (torch.arange(N) < right).double()
     found = arms.weights(rewards, arms.BestOf(k)).tolist()
-    return found[0], found[-1]  # meaningless where there are none, which nothing counts
+    return found[0], found[-1]  # arbitrary if there are no such samples
 
 
 def published(name: str, k: int, right: int) -> Weights:
@@ -70,7 +70,9 @@ def measure() -> list[dict[str, object]]:
         for k in ORDERS:
             own = {right: ours(k, right) for right in range(N + 1)}
             mean, success, other = moments(own, p)
-            exact = k * p * (1 - p) ** k  # of 1 - (1 - p)^k with respect to the logit
+            exact = (
+                k * p * (1 - p) ** k
+            )  # the derivative of 1 - (1 - p)^k with respect to the logit
             assert abs(mean - exact) < 1e-12
             row: dict[str, object] = {"p": p, "k": k, "success": success, "other": other}
             for name in PUBLISHED:

@@ -1,17 +1,17 @@
-"""Variance of the whole gradient of the multi-sample bound, score and direct term, at a discrete VAE's logits.
+"""Variance of the gradient of the multi-sample bound, score part plus direct term, at a discrete VAE's logits.
 
     ARMS_DATA_DIR=... python benchmarks/bound_variance.py
     python benchmarks/bound_variance.py --markdown
     python benchmarks/bound_variance.py --seed 1 --estimators vimco "flips-ms, K flips" --output ...
 
-Every model is trained on dynamic MNIST for 2,000 and 20,000 steps by VIMCO with 4 samples, unless its run is there
-already. Then 16 training images are binarised once and kept, so that nothing varies but the latents. The variance is
-summed over the 200 logits, averaged over the images, and divided by that of VIMCO with K = n, the budget;
-every other estimator has the most samples that make no more. `score` is the same of the score part alone, which is what
-publications compare, where an estimator has one. K differs: `vimco, twice` is the mean of two VIMCO estimates with
-K = n/2. `flips-ms` has K = n too and makes more evaluations; its variance is multiplied by (K + m) / K, as many VIMCO
-estimates as its evaluations would buy. `tail` is the share of the variance that the largest hundredth of the
-draws make. Another seed means other models and other images. --markdown reads the file of results.
+Models are trained on dynamic MNIST for 2,000 and 20,000 steps by VIMCO with 4 samples, unless their runs exist.
+Then 16 training images are binarised once, so that only the latents vary. The variance is summed over the 200
+logits, averaged over the images, and divided by the variance of VIMCO with K = n, the budget. Every other
+estimator has as many samples as the budget allows. `score` is the ratio for the score part alone, which
+publications compare; some estimators have none. K differs between estimators. `vimco, twice` is the mean of two
+VIMCO estimates with K = n/2. `flips-ms` has K = n and makes more evaluations, so its variance is multiplied by
+(K + m) / K to compare it at equal evaluations. `tail` is the share of the largest hundredth of the draws in the
+variance. The seed determines the models and the images. --markdown reads the file of results.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from arms.objective import Options, evaluate
 
 TWICE = "vimco, twice"
 FLIPS = {"flips-ms, K flips": 1, "flips-ms, K/2 flips": 2}
-"""Names of flips with K = n, and how many samples they have to a flip."""
+"""Names of flips with K = n, with the number of samples per flip."""
 UNFOLDED = " (unfolded)"
 NAMES = [
     "vimco", TWICE, "disarm-ms (unfolded)", "disarm-ms", "loorf-ms (unfolded)", "loorf-ms",
@@ -57,7 +57,7 @@ NAMES = [
 BUDGETS = [4, 10]
 STEPS = [2_000, 20_000]
 AT_ONCE = 20
-"""Draws in one call, so that it fits into the cache."""
+"""The number of draws per call, which fits into the cache."""
 RESULTS = Path(__file__).parent / "results" / "bound_variance.json"
 
 Row = dict[str, Any]
@@ -67,7 +67,7 @@ class Problem(LogWeights):
     """Log-weights of fixed images as a function of the latents, and draws of the bound's gradient."""
 
     def draw(self, estimator: arms.Estimator, draws: int) -> tuple[Tensor, Tensor]:
-        """Return the whole estimates and their score parts, `[draws, images, latents]` each."""
+        """Return the estimates and their score parts, `[draws, images, latents]` each."""
         whole, score = [], []
         options = Options(checks="cheap", log_weights=True)
         latent = arms.Bits(self.logits.expand(AT_ONCE, -1, -1))
@@ -83,7 +83,7 @@ class Problem(LogWeights):
 
 
 def contender(name: str, budget: int) -> arms.Estimator:
-    """Return the estimator of that name with the most samples that the budget allows."""
+    """Return the estimator with this name and the most samples that the budget allows."""
     if name == TWICE:
         return arms.VIMCO(budget // 2)
     if name in FLIPS:
@@ -93,7 +93,7 @@ def contender(name: str, budget: int) -> arms.Estimator:
 
 
 def has_score(name: str) -> bool:
-    """Whether an estimator has a score part of its own, beside the direct term."""
+    """Whether an estimator has a separate score part."""
     return name in ("vimco", TWICE) or name.endswith(UNFOLDED)
 
 
@@ -131,7 +131,7 @@ def shown(ratio: float) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Return a table for each budget: the whole's ratios, the score part's in brackets."""
+    """Return a table of ratios for each budget, with the score part in brackets."""
     models = [(model["network"], model["steps"]) for model in result["models"]]
     heads = [f"{network}, {steps:,} steps" for network, steps in models]
     lines = []
@@ -176,9 +176,9 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=1000, help=f"a multiple of {AT_ONCE}")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of the results that are there"
+        "--markdown", action="store_true", help="print the tables of the existing results"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the models and the images")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the models and the images")
     parser.add_argument("--estimators", nargs="+", default=NAMES, help="VIMCO first")
     options = parser.parse_args()
     if options.markdown:
@@ -186,7 +186,7 @@ def main() -> None:
         return
     if options.draws < 2 * AT_ONCE or options.draws % AT_ONCE:
         parser.error(
-            f"--draws must be a multiple of {AT_ONCE}, and at least two of it, got {options.draws}"
+            f"--draws must be a multiple of {AT_ONCE}, and at least {2 * AT_ONCE}, got {options.draws}"
         )
     keep_freed_memory()
     result: dict[str, Any] = {

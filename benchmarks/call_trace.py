@@ -1,18 +1,18 @@
-"""How many named Python calls into the package lie between an objective and its gradient.
+"""Count named Python calls into the package between an objective and its gradient.
 
     python benchmarks/call_trace.py
     python benchmarks/call_trace.py --estimators midpoint --list
     python benchmarks/call_trace.py --training
 
-Counted are the calls of functions and methods of the package, from `arms.expectation(f, logits,
-name)` to the end of `.backward()`; for estimators of a bound, from `arms.importance_bound`. Lambdas,
-comprehensions and generator expressions have no name and do not count, nor do methods that
-`dataclass` generates. Every estimator is called once before, so that nothing is imported in between.
+The script counts calls of functions and methods of the package from `arms.expectation(f, logits, name)`
+to the end of `.backward()`. For estimators of a bound, it starts at `arms.importance_bound`. Lambdas,
+comprehensions and generator expressions are not counted, because they have no name. Methods that
+`dataclass` generates are not counted either. A first, uncounted call imports all modules.
 The aim is at most 80 calls for `midpoint`.
 
-With `--training`: how many source files `arms train` calls into for a run of two steps, and which
-files of its directory are opened for reading while a finished run is extended by two steps. The aim
-is fewer than 35 files, and at most 5 reads.
+With `--training`, the script counts the source files that `arms train` calls into for a run of two
+steps. It also lists the files of the run directory that are read while a finished run is extended by
+two steps. The aim is fewer than 35 files, and at most 5 reads.
 """
 
 import argparse
@@ -39,7 +39,7 @@ NAMES = [
 ]  # fmt: skip
 AIM = {"midpoint": 80}
 SHAPE = (5, 3)
-"""Of the logits; the number of calls does not depend on it."""
+"""The shape of the logits, which does not affect the number of calls."""
 PACKAGE = Path(arms.__file__).parent
 RESULTS = Path(__file__).parent / "results" / "call_trace.json"
 
@@ -83,11 +83,11 @@ def calls_of(name: str) -> list[str]:
     found = named_calls(lambda: differentiate(name))
     calls = [f"{'.'.join(file.with_suffix('').parts)}.{function}" for file, function in found]
     first = next(index for index, call in enumerate(calls) if call.startswith("api."))
-    return calls[first:]  # without those that ask what the estimator is for
+    return calls[first:]  # omits calls that only look up the target of the estimator
 
 
 def train_by_command(folder: Path, steps: int) -> None:
-    """Train the digits for some steps, or extend that run."""
+    """Train on the digits for some steps, or extend this run."""
     from arms.bench.cli import main as command
 
     words = f"train --steps {steps} --latents 10 --evaluate 10 --name run --runs {folder}"
@@ -98,13 +98,13 @@ def train_by_command(folder: Path, steps: int) -> None:
 def files_of_a_training() -> list[str]:
     """Return the source files that `arms train` calls into for two steps."""
     with tempfile.TemporaryDirectory() as folder:
-        train_by_command(Path(folder, "first"), 2)  # imports all that is needed
+        train_by_command(Path(folder, "first"), 2)  # imports all modules
         calls = named_calls(lambda: train_by_command(Path(folder, "second"), 2))
     return sorted({file.as_posix() for file, _ in calls})
 
 
 def reads_of_an_extension() -> list[str]:
-    """Return the files of its directory that are read while a finished run gets two more steps."""
+    """Return the files of a run directory that are read while a finished run gets two more steps."""
     reads: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         place = f"{folder}{os.sep}"

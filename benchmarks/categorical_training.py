@@ -1,12 +1,12 @@
-"""Training a categorical VAE: the test bound of each estimator after the same number of steps, at its own best rate.
+"""Train a categorical VAE, and compare test bounds after equal steps, at each estimator's best learning rate.
 
     python benchmarks/categorical_training.py train --output benchmarks/results/categorical_training.json
     python benchmarks/categorical_training.py show --output benchmarks/results/categorical_training.json
 
-Dynamic MNIST, 20 latents of 10 categories, n = 4, five seeds, cosine schedules from three rates. All rates of an
-estimator, and estimators that ask the same of the model, share one ensemble. `show` prints the test bound of the rate
-with the best validation bound (both K = 100). What is finished is in the output file after every ensemble, and is not
-repeated.
+The data set is dynamic MNIST. There are 20 latents of 10 categories, n = 4, five seeds, and cosine schedules with
+three learning rates. All rates of an estimator, and estimators that make the same evaluations of the model, share one
+ensemble. `show` prints the test bound at the rate with the best validation bound (both K = 100). The output file is
+written after every ensemble, and finished runs are not repeated.
 """
 
 import argparse
@@ -65,10 +65,10 @@ def train(args: argparse.Namespace) -> None:
 
 
 def show(args: argparse.Namespace) -> None:
-    """Print a table for each network, best first, biased ones last."""
+    """Print a table for each network. The best estimators come first, and biased estimators last."""
     from arms.bench.report.groups import (
         labeled_if_biased,
-    )  # a machine that only trains need not have what reports are made with
+    )  # imported here, because training does not need the packages for reports
 
     rows = json.loads(args.output.read_text())["rows"]
     for network in dict.fromkeys(row["network"] for row in rows):

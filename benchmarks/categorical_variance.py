@@ -1,25 +1,25 @@
-"""Variance of estimators of categorical latents relative to LOORF's, the bias of the biased ones, and what they cost.
+"""Variance relative to LOORF, bias and cost of estimators for categorical latents.
 
     python benchmarks/categorical_variance.py
     python benchmarks/categorical_variance.py --markdown
     python benchmarks/categorical_variance.py --derivatives --seed 100 \\
         --output benchmarks/results/categorical_derivatives.json
 
-The variance is summed over all logits and divided by that of LOORF with as many samples as the estimator makes
-evaluations; the geometric mean of that over several draws of the logits, standard normal times a scale, is the ratio.
-Its standard error is that of the replicas, for these logits. Problems, of d latents with K categories each:
+The variance is summed over all logits, and divided by the variance of LOORF with the same number of evaluations. The
+ratio is the geometric mean over several draws of the logits, which are standard normal times a scale. Its standard
+error is over replicas, for these logits. The problems have d latents with K categories each:
 
     toy:     f = sum over latents of (z / (K - 1) - 0.499)^2
-    random:  f ~ N(0, 1), another one for each of the K^d joint states
-    network: f = v . tanh(gain W z / sqrt(d)), 20 units, z one-hot, all weights standard normal. The gain says how wild
-             it is: at 1 it is smooth, at 10 most units are thresholds.
+    random:  f ~ N(0, 1), independently for each of the K^d joint states
+    network: f = v . tanh(gain W z / sqrt(d)), 20 units, z one-hot, all weights standard normal. With gain 1, f is
+             smooth; with gain 10, most units are thresholds.
 
-Where all states can be enumerated, the mean estimates are held against the gradient. A score is close to normal only if
-what it averages happened often, so categories that were drawn less than 300 times are left out. Bias is
-|E g - gradient| / |gradient|; each of these estimators is a mean over independent samples, so it does not depend on n.
+If all states can be enumerated, mean estimates are compared with the gradient. A z-score is close to normal only if its
+events are frequent, so categories that were drawn less than 300 times are left out. Bias is
+|E g - gradient| / |gradient|. It does not depend on n, because biased estimators are means over independent samples.
 
-Times are CPU times of draw and combine without the objective, all contenders in turn in every round, as ratios within
-the round. --markdown reads the file of results.
+Times are CPU times of draw and combine, without the objective. All contenders take turns in every round, and ratios are
+taken within a round. --markdown reads the file of results.
 """
 
 import argparse
@@ -66,14 +66,14 @@ SAMPLES = [2, 4, 8, 16]
 NETWORK_SAMPLES = [2, 4, 8]
 BIASED_SAMPLES = 8
 REFERENCES = [("midpoint", 32), ("arms", 64)]
-"""What the gradient of a network with too many states is known from: the one of lower variance."""
+"""Estimators of the reference gradient of a network with too many states; the one with lower variance is used."""
 UNITS = 20
 ROWS = 16
-"""Of a batch, as in training: what coefficients may be fitted on."""
+"""The number of rows of a batch, on which coefficients may be fitted, as in training."""
 AT_ONCE = 400
-"""Replicas of one call, so that it fits into the cache; a multiple of ROWS."""
+"""The number of replicas per call, which fits into the cache; a multiple of ROWS."""
 BASELINE = 4
-"""Times as many replicas for LOORF, by which all others are divided."""
+"""LOORF, the denominator of all ratios, has this many times as many replicas."""
 ENOUGH = 300
 RESULTS = Path(__file__).parent / "results" / "categorical_variance.json"
 
@@ -81,7 +81,7 @@ Row = dict[str, Any]
 
 
 class EqualRows(arms.designs.Dirichlet):
-    """The Dirichlet copula for a batch of equal rows: the costly distribution of a pair is made once."""
+    """The Dirichlet copula for a batch of equal rows, which computes the expensive pair distribution once."""
 
     def undo_categories(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
         pair = order_pair_distribution(logits[0, 0], n)
@@ -90,13 +90,13 @@ class EqualRows(arms.designs.Dirichlet):
 
 @dataclass(frozen=True)
 class Problem:
-    """A kind of objective, and how large it is."""
+    """A kind of objective, and its size."""
 
     kind: str
     categories: int
     latents: int
     scale: float = 1.0
-    """Of the logits."""
+    """The scale of the logits."""
     gain: float = 1.0
 
     @property
@@ -137,7 +137,7 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class Instance:
-    """One draw of the logits and of whatever else is random in a problem."""
+    """One draw of the logits and of the other random parts of a problem."""
 
     latent: arms.OneHot
     objective: TensorObjective
@@ -162,7 +162,7 @@ class Instance:
 
 @dataclass
 class Tally:
-    """What is known of an estimator after some of a problem's instances."""
+    """Results of an estimator on some instances of a problem."""
 
     estimator: arms.Estimator
     tails: list[float]
@@ -176,9 +176,9 @@ def contender(name: str, n: int) -> arms.Estimator:
 
 
 def contenders(problem: Problem, derivatives: bool) -> Iterator[tuple[str, arms.Estimator]]:
-    """Yield what is measured on a problem; LOORF once more, against itself, to see the noise of the ratios.
+    """Yield the contenders on a problem, including LOORF, whose ratio to itself shows the noise.
 
-    With `derivatives`, only what differentiates the objective, and LOORF.
+    With `derivatives`, yield only LOORF and estimators that differentiate the objective.
     """
     is_network = problem.kind == "network"
     if derivatives:
@@ -190,13 +190,13 @@ def contenders(problem: Problem, derivatives: bool) -> Iterator[tuple[str, arms.
             yield name, contender(name, n)
     if is_network:
         yield from (("midpoint", arms.as_estimator("midpoint", n)) for n in NETWORK_SAMPLES)
-        # a single pair is the same of both
+        # with a single pair, both estimators are the same
         yield from (
             ("midpoint-single", arms.as_estimator("midpoint-single", n))
             for n in NETWORK_SAMPLES
             if n > 2
         )
-    if problem.kind != "random":  # whose table has nothing between its states
+    if problem.kind != "random":  # a random table is undefined between states
         yield from ((name, arms.as_estimator(name, BIASED_SAMPLES)) for name in BIASED)
 
 
@@ -236,7 +236,7 @@ def measure(
 
 
 def references(instance: Instance, gradient: Tensor | None, replicas: int) -> Tensor:
-    """Return estimates of the gradient for the bias `[replicas, d K]`, or copies of it where it is known."""
+    """Return estimates of the reference gradient `[replicas, d K]`, or copies of the exact gradient if it is known."""
     if gradient is not None:
         return gradient.expand(replicas, -1)
     drawn = [instance.draw(arms.as_estimator(name, n), replicas) for name, n in REFERENCES]
@@ -244,7 +244,7 @@ def references(instance: Instance, gradient: Tensor | None, replicas: int) -> Te
 
 
 def scores(estimates: Tensor, gradient: Tensor, latent: arms.OneHot, n: int) -> Tensor:
-    """Return z of the mean estimate for every logit whose category was drawn often enough."""
+    """Return the z-score of the mean estimate for every logit whose category was drawn often enough."""
     often = (len(estimates) * n * latent.mean().flatten() >= ENOUGH).expand_as(gradient)
     estimates = estimates.double()
     error = estimates.std(0, keepdim=True) / math.sqrt(len(estimates))
@@ -279,7 +279,7 @@ def geometric_mean(ratios: Sequence[Known]) -> Known:
 
 
 def times(names: Sequence[str], shape: Sequence[int], n: int, rounds: int) -> dict[str, float]:
-    """Return the median over rounds of each estimator's CPU time for draw and combine, over LOORF's in the round."""
+    """Return each estimator's CPU time for draw and combine relative to LOORF, as the median over rounds."""
     generator = Generator().manual_seed(0)
     latent = arms.OneHot(torch.randn(*shape, generator=generator))
     steps = {name: step_of(arms.as_estimator(name, n), latent, generator) for name in names}
@@ -290,7 +290,7 @@ def times(names: Sequence[str], shape: Sequence[int], n: int, rounds: int) -> di
             start = process_time()
             step()
             seconds[name] = process_time() - start
-        if index >= 2:  # the first ones warm up
+        if index >= 2:  # the first two rounds are a warmup
             for name in names:
                 ratios[name].append(seconds[name] / seconds["loorf"])
     return {name: float(f"{median(found):.3g}") for name, found in ratios.items()}
@@ -331,7 +331,7 @@ def shown(ratio: float) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Return all tables, and how sure their ratios are."""
+    """Return all tables, and the precision of their ratios."""
     rows = result["rows"]
     tables = [
         small_table(rows),
@@ -344,7 +344,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def small_table(rows: Sequence[Row]) -> list[str]:
-    """Return a line for each problem, and in its cells the ratios at every n."""
+    """Return a table with a row for each problem, and ratios for every n in each cell."""
     names = [*BLACK_BOX, "exact"]
     lines = [f"Variance relative to LOORF at n = {' / '.join(map(str, SAMPLES))}", ""]
     lines += [f"| problem | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
@@ -361,7 +361,7 @@ def small_table(rows: Sequence[Row]) -> list[str]:
 
 
 def by_problem(rows: Sequence[Row], cell: Callable[[Row], str]) -> list[str]:
-    """Return a line for each estimator and its work, and a column for each problem."""
+    """Return a table with a row for each estimator and its work, and a column for each problem."""
     problems = list(dict.fromkeys(row["problem"] for row in rows))
     lines = [f"| estimator | evaluations | derivatives | {' | '.join(problems)} |"]
     lines.append("|---|" + "--:|" * (2 + len(problems)))
@@ -417,7 +417,7 @@ def time_table(found: Sequence[Row]) -> list[str]:
 
 
 def score_table(rows: Sequence[Row]) -> list[str]:
-    """Return how the unbiased fare against enumeration."""
+    """Compare the unbiased estimators with enumeration."""
     lines = ["Mean estimates minus enumerated gradients, in standard errors", ""]
     lines += [
         "| estimator | scores | largest | limit | mean square | |",
@@ -440,7 +440,7 @@ def score_table(rows: Sequence[Row]) -> list[str]:
 
 
 def errors(rows: Sequence[Row]) -> list[str]:
-    """Return how large the ratios' standard errors are."""
+    """Summarize the standard errors of the ratios."""
     lines = []
     for title, kinds in (("Small problems", ("toy", "random")), ("Networks", ("network",))):
         found = sorted(
@@ -466,23 +466,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--draws", type=int, default=6, help="of the logits, on small problems")
+    parser.add_argument(
+        "--draws", type=int, default=6, help="number of draws of the logits, on small problems"
+    )
     parser.add_argument("--replicas", type=int, default=4000, help="of each estimate there")
     parser.add_argument("--network-draws", type=int, default=4)
     parser.add_argument("--network-replicas", type=int, default=2000)
     parser.add_argument("--rounds", type=int, default=30, help="of the times")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(
-        "--only-times", action="store_true", help="measure the times again, and keep all else"
+        "--only-times",
+        action="store_true",
+        help="measure the times again, and keep all other results",
     )
     parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of the results that are there"
+        "--markdown", action="store_true", help="print the tables of the existing results"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the first draw of a problem")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first draw of a problem")
     parser.add_argument(
         "--derivatives",
         action="store_true",
-        help="networks, and estimators that differentiate them",
+        help="only networks, and estimators that differentiate them",
     )
     options = parser.parse_args()
     if options.markdown:

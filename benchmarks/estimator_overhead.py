@@ -1,8 +1,8 @@
-"""What an estimator costs: one optimization step of a 784-200-784 linear VAE, as a ratio to hand-written LOORF.
+"""Time of a training step of a 784-200-784 linear VAE with each estimator, relative to hand-written LOORF.
 
     python benchmarks/estimator_overhead.py --output benchmarks/results/estimator_overhead.json
 
-Contenders take turns in every round and the ratio is taken within the round, so that a busy machine slows all of them.
+Contenders take turns in every round, and ratios are taken within a round, so that a busy machine slows all of them.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Step = Callable[[], None]
 
 
 class Model:
-    """Encoder, decoder, prior and their optimizer: the same for every contender."""
+    """The encoder, decoder, prior and optimizer, which are the same for every contender."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -52,7 +52,7 @@ def log_loss(logits: Tensor, b: Tensor) -> Tensor:
 
 
 def by_hand(n: int) -> Step:
-    """Leave-one-out REINFORCE as a good engineer writes it in plain PyTorch."""
+    """Leave-one-out REINFORCE, written efficiently in plain PyTorch."""
     model = Model()
 
     def step() -> None:
@@ -85,7 +85,7 @@ def by_library(name: str, n: int) -> Step:
 
 
 def by_relax(n: int, *, floor: bool) -> Step:
-    """RELAX as used: encoder, decoder and control variate all learn. Or its floor: only the evaluations it needs."""
+    """RELAX with a learned control variate, or its lower limit, which only makes the necessary evaluations."""
     model = Model()
     estimator = arms.RELAX(n, control=arms.relax_control(LATENTS))
     control = torch.optim.Adam(estimator.parameters(), lr=1e-4)
@@ -110,7 +110,7 @@ def by_relax(n: int, *, floor: bool) -> Step:
 
 
 def measure(steps: dict[str, Step], rounds: int, inner: int) -> dict[str, float]:
-    """Median over rounds of each contender's CPU time, over the first contender's in the same round."""
+    """Return each contender's CPU time relative to the first contender, as the median over rounds."""
     for step in steps.values():
         for _ in range(3):
             step()
@@ -153,7 +153,7 @@ def main() -> None:
     }
     ratios |= measure(
         relaxed, options.rounds // 3, options.inner
-    )  # apart: its large tensors disturb the others
+    )  # measured separately, because its large tensors slow the other contenders
     for name, ratio in ratios.items():
         print(f"{name:<16} {ratio:6.3f}")
     if options.output:

@@ -1,8 +1,8 @@
-"""Where a GPU's time goes: the kernels of one compiled step, longest first.
+"""Profile one compiled training step on a GPU: list its kernels, the slowest first.
 
     python benchmarks/gpu_profile.py linear,arms-dirichlet,10,75,medium,all nonlinear,loorf+disarm,10,50,medium,extra
 
-A run is network, estimators joined by +, n, replicas, precision, decoder rule. Made-up images of MNIST's shape.
+A run is network, estimators joined by +, n, replicas, precision, decoder rule. Images are random, in MNIST's shape.
 """
 
 import sys
@@ -35,7 +35,7 @@ def main() -> None:
     if not sys.argv[1:] or not all(run.count(",") == 5 for run in sys.argv[1:]):
         raise SystemExit(__doc__)
     if not torch.cuda.is_available():
-        raise SystemExit("this measures a GPU, and there is none here")
+        raise SystemExit("this benchmark needs a GPU, got a machine without one")
     for run in sys.argv[1:]:
         network, estimators, n, replicas, precision, rule = run.split(",")
         engine = build(network, estimators, int(n), int(replicas), precision, rule)

@@ -1,11 +1,11 @@
-"""Run-steps per second on a GPU: one step of every replica at once, compiled and replayed as CUDA graphs.
+"""Run-steps per second on a GPU, with one step for all replicas, compiled and replayed as CUDA graphs.
 
     python benchmarks/gpu_step.py --precision medium --output benchmarks/results/gpu_step.json
 
-A run-step is one optimization step of one replica. Made-up images of MNIST's shape; batch 50, 200 latents. Estimators
-joined by + are an ensemble: `loorf+disarm` with R = 10 is five replicas of each. The floor is what no step can do
-without, at rates measured on the same device: Adam's traffic, 28 bytes a parameter, at the speed of a copy, and the
-matrix products at the speed of a large TF32 one.
+A run-step is one optimization step of one replica. Images are random, in MNIST's shape; the batch size is 50, and there
+are 200 latents. Estimators joined by + are an ensemble: `loorf+disarm` with R = 10 is five replicas of each. The floor
+is a lower limit from rates measured on the same device: Adam's memory traffic, 28 bytes per parameter, at the speed of
+a copy, plus the matrix products at the speed of a large TF32 product.
 """
 
 import argparse
@@ -28,7 +28,7 @@ BATCH = 50
 
 
 def device_rates() -> tuple[float, float]:
-    """Bytes a second of a large copy, and operations a second of a large TF32 product."""
+    """Return bytes per second of a large copy, and operations per second of a large TF32 product."""
     source = torch.empty(2**30, device="cuda")
     target = torch.empty_like(source)
     copied = 2 * source.nbytes / seconds(lambda: target.copy_(source))
@@ -54,7 +54,8 @@ def floor(network: str, n: int, rates: tuple[float, float]) -> float:
     copied, multiplied = rates
     weights = sum(inputs * outputs for inputs, outputs in pairwise(WIDTHS[network]))
     first = WIDTHS[network][0] * WIDTHS[network][1]
-    # forward and weight gradient of every layer, and the gradient of every input but the network's: images and bits
+    # Count the forward product and the weight gradient of every layer, and the input gradient of all layers except the
+    # first of each network, whose inputs are images and bits.
     encoder = BATCH * (3 * weights - first)
     decoder = n * BATCH * (3 * weights - (weights if network == "linear" else 200 * 200))
     return 1e6 * (2 * weights * 28 / copied + 2 * (encoder + decoder) / multiplied)
@@ -86,7 +87,7 @@ def build(
 
 
 def measure(engine: Engine, least: float) -> float:
-    """Seconds a step."""
+    """Return seconds per step."""
     steps, elapsed = 10 * BLOCK, 0.0
     while elapsed <= least:
         steps *= 2
@@ -130,7 +131,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("this measures a GPU, and there is none here")
+        raise SystemExit("this benchmark needs a GPU, got a machine without one")
     rates = device_rates()
     record = {
         "command": " ".join(["python", *sys.argv]),
@@ -150,7 +151,7 @@ def main() -> None:
         row["floor run-steps/s"] = round(1e6 / floor(network, n, rates))
         rows.append(row)
         print(options.precision, *row.values(), flush=True)
-        free_memory()  # the next row's is its own
+        free_memory()  # so that the memory of the next row is measured separately
         if options.output:
             options.output.write_text(json.dumps({**record, "rows": rows}, indent=1) + "\n")
 

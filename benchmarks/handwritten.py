@@ -1,7 +1,7 @@
-"""A linear discrete VAE trained with LOORF in plain eager PyTorch: what a good engineer writes in an hour.
+"""A linear discrete VAE trained with LOORF, written efficiently in plain eager PyTorch.
 
-It shares nothing with the package but the data, so that it serves twice: as the contender that the package's training
-step is timed against, and as the independent implementation that its numbers must agree with.
+It shares only the data with the package. It therefore has two uses: the time of the package's training step is measured
+relative to it, and the package's numbers must agree with it.
 """
 
 import torch

@@ -1,12 +1,13 @@
-"""Variance of the gradient of each of two layers of bits, chained and nested, at eight evaluations of the objective.
+"""Gradient variance of two layers of bits, with chains and nested samples, at eight evaluations of the objective.
 
     python benchmarks/layer_variance.py
     python benchmarks/layer_variance.py --markdown
 
-b1 has d bits, the d bits of b2 have logits W b1 + c, and the objective is h1(b1) + h2(b1, b2), both smooth: that of a
-quadratic loss on a random network with one hidden layer. Variances are with respect to the logits of b1, and to c,
-summed over bits; given are their geometric means over random problems, relative to chains with `loorf` whose layers
-learn from the whole objective. `midpoint` has n = 6, seven evaluations. --markdown reads the file of results.
+b1 has d bits, and the d bits of b2 have logits W b1 + c. The objective is h1(b1) + h2(b1, b2), where both terms are
+quadratic losses of random networks with one hidden layer. Variances are for the gradients with respect to the logits of
+b1 and to c, summed over bits. The results are geometric means over random problems, relative to chains with `loorf`
+whose layers learn from the whole objective. `midpoint` has n = 6 and makes seven evaluations. --markdown reads the file
+of results.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from torch import Generator, Tensor
 import arms
 
 ROWS = 4000
-"""Independent estimates of one problem, side by side as a batch."""
+"""The number of independent estimates of one problem, in one batch."""
 PROBLEMS = 8
 WIDTHS = (10, 50, 200)
 RESULTS = Path(__file__).parent / "results" / "layer_variance.json"
@@ -81,7 +82,7 @@ class Problem:
         )
 
     def separate(self, name: str, n: int) -> Tensor:
-        """Every layer from samples of its own, given one free chain: DisARM's scheme."""
+        """DisARM's scheme: separate samples for every layer, given one independent chain."""
 
         def finished(b1: Tensor) -> Tensor:
             with torch.no_grad():
@@ -160,7 +161,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(
-        "--markdown", action="store_true", help="print the table of the results that are there"
+        "--markdown", action="store_true", help="print the table of the existing results"
     )
     options = parser.parse_args()
     if not options.markdown:

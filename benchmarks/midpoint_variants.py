@@ -1,20 +1,20 @@
-"""Variants of the midpoint estimator on trained VAEs, and how it fares as the number of latents grows.
+"""Variants of the midpoint estimator on trained VAEs, and its variance as a function of the number of latents.
 
     ARMS_DATA_DIR=... python benchmarks/midpoint_variants.py
     python benchmarks/midpoint_variants.py --markdown
 
-All numbers are variances over that of LOORF with as many samples as the variant makes evaluations.
+All numbers are variances relative to LOORF with the same number of evaluations.
 
-VAEs: the models, the images and the variance are those of vae_variance.py. A pair's C is the
-derivative at the midpoint, the mean derivative at the ends of the other pairs of that midpoint, a
-mixture of the two, or what an oracle knows: the mean derivative of 24 more orientations, counted as
-one evaluation. `fitted` takes the coefficients of least variance on the very draws they are judged
-by. The variants of one coupling share their draws, whatever their number of pairs, and so do those
-for the own part, given the numbers of midpoints and pairs: they compare better with each other than
-their standard errors say.
+VAEs: models, images and variance are the same as in vae_variance.py. The control C of a pair is the
+derivative at the midpoint, the mean derivative at the ends of the other pairs with this midpoint, or a
+mixture of both. With an oracle, C is the mean derivative at 24 more exchanges of the pair, counted as
+one evaluation. `fitted` uses the coefficients with the least variance on the evaluated draws. Variants
+with the same coupling share their draws, also for different numbers of pairs. Variants for the own
+part share draws if the numbers of midpoints and pairs are equal. Differences between such variants are
+more precise than their standard errors.
 
-Latents: random smooth functions with interactions of every order, at logits of standard deviation 1.5. Rows of a batch
-of 16, which coefficients are fitted on, have the same logits. --markdown reads the file of results.
+Latents: random smooth functions with interactions of every order, at logits of standard deviation 1.5. Coefficients are
+fitted on batches of 16 rows, which have the same logits. --markdown reads the file of results.
 """
 
 import argparse
@@ -56,14 +56,14 @@ from arms.latents.base import ExchangeablePairs, HasMean
 STEPS = [2_000, 20_000]
 MOST_PAIRS = 3
 ORIENTATIONS = 24
-"""Of a midpoint's differing latents: how many the oracle averages the derivatives of."""
+"""The number of random exchanges of a pair over which the oracle averages derivatives."""
 WEIGHTS = [0.35, 0.5, 0.65]
 """Weight of the other pairs' derivatives in the mixture; the library uses 0.5."""
 MIDPOINTS_AND_PAIRS = [(1, 1), (2, 1), (5, 1), (1, 2), (2, 2), (3, 2), (1, 3)]
-"""How many midpoints, and pairs of each, the control variates for the own part are measured with."""
+"""Numbers of midpoints, and of pairs per midpoint, for the control variates of the own part."""
 LATENTS = [3, 6, 12, 25, 50, 100, 200]
 SIZES = [1.0, 2.0]
-"""How far from linear the random functions are."""
+"""The degree of nonlinearity of the random functions."""
 HIDDEN, OBJECTIVES, BATCH = 20, 8, 16
 RESULTS = Path(__file__).parent / "results" / "midpoint_variants.json"
 
@@ -74,7 +74,7 @@ Parts = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Alike(BitCoupling):
-    """Pairs of correlation rho >= 0: a bit of the second sample is that of the first with probability rho."""
+    """Pairs with correlation rho >= 0: the second sample copies a bit of the first with probability rho."""
 
     rho: float
 
@@ -96,12 +96,12 @@ COUPLINGS: dict[str, Coupling | None] = {
 
 
 class Variant(NamedTuple):
-    """A combination of parts, and what it is called."""
+    """A combination of parts, with its name."""
 
     name: str
     evaluations: int
     coefficients: dict[str, float | None]
-    """Of the control variates; None where they are fitted."""
+    """The coefficients of the control variates; None for fitted coefficients."""
 
 
 def values_and_derivatives(objective: Objective, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ def gathered(draw: Callable[[], Iterator[tuple[int, Parts]]], draws: int) -> dic
 def parts_of_one_midpoint(
     problem: Problem, coupling: Coupling | None
 ) -> Iterator[tuple[int, Parts]]:
-    """Yield 1, 2, ... pairs of one midpoint, with what each C subtracts from the plain estimate."""
+    """Yield 1, 2, ... pairs of one midpoint, with the term that each C subtracts from the plain estimate."""
     latent = arms.as_latent(problem.logits.expand(GROUPS, -1, -1))
     total = MOST_PAIRS + ORIENTATIONS
     assert isinstance(latent, ExchangeablePairs)
@@ -149,7 +149,7 @@ def parts_of_one_midpoint(
         }
         plain = combine_pairs(latent, step, ends, torch.zeros_like(step))
         parts = {"plain": plain} | {name: plain - estimate for name, estimate in found.items()}
-        # So that plain - own is the own part.
+        # With this definition, plain - own is the own part.
         parts["own"] = plain - known[0] * step[0].square() / 2
         yield pairs, {name: design.correct(latent, part) for name, part in parts.items()}
 
@@ -170,7 +170,7 @@ def variants_of_one_midpoint(pairs: int) -> Iterator[Variant]:
 
 
 def parts_of_own(problem: Problem, midpoints: int, pairs: int) -> Iterator[tuple[int, Parts]]:
-    """Yield an estimate with nothing done about the own part, and control variates for that."""
+    """Yield an estimate without control variates for the own part, and with several of them."""
     latent = arms.as_latent(problem.logits.expand(GROUPS, -1, -1))
     count = midpoints * pairs
     without, within = (arms.Midpoint(2 * count, pairs=pairs, own_bits=own) for own in (False, True))
@@ -214,7 +214,7 @@ def variants_of_own(midpoints: int, pairs: int) -> Iterator[Variant]:
 
 
 def fitted(parts: Parts, names: Sequence[str]) -> list[float]:
-    """Return the coefficients with which control variates leave the least variance."""
+    """Return the coefficients of control variates with the least variance."""
     estimate, *controls = (
         (parts[name] - parts[name].mean(0)).double() for name in ("plain", *names)
     )
@@ -261,7 +261,7 @@ def measure(problem: Problem, draws: int, reference_draws: int) -> Iterator[Row]
 
 
 def smooth(latents: int, size: float, generator: Generator) -> Objective:
-    """Return a smooth function of bits with every order of interaction, defined between 0 and 1 too."""
+    """Return a smooth function of bits with all orders of interaction, which is also defined between 0 and 1."""
     size = size / math.sqrt(latents)
     inward, bias, outward = (
         torch.randn(shape, generator=generator) for shape in ((latents, HIDDEN), HIDDEN, HIDDEN)
@@ -275,14 +275,14 @@ def smooth(latents: int, size: float, generator: Generator) -> Objective:
 
 
 def contenders() -> Iterator[tuple[str, arms.Estimator]]:
-    """Yield what is compared with LOORF as the number of latents grows: about 6 evaluations, then 10 to 12."""
+    """Yield the estimators for growing numbers of latents: about 6 evaluations, then 10 to 12."""
     for budget, n in ((6, 4), (12, 8)):
         yield "arms", arms.as_estimator("arms", budget)
         yield "arms-taylor", arms.as_estimator("arms-taylor", evaluations=budget)
         yield "midpoint-single", arms.as_estimator("midpoint-single", n)
         yield "midpoint-single without own bits", arms.Midpoint(n, pairs=1, own_bits=False)
         yield "midpoint", arms.as_estimator("midpoint", n)
-        if n > 4:  # with one midpoint there is nothing to know the own bits from
+        if n > 4:  # the control of own bits needs a second midpoint
             yield "midpoint without own bits", arms.Midpoint(n, own_bits=False)
 
 
@@ -311,7 +311,7 @@ def measure_latents(latents: int, size: float, draws: int) -> Iterator[Row]:
 def drawn_variance(
     objective: Objective, logits: Tensor, generator: Generator, estimator: arms.Estimator
 ) -> Known:
-    """Return the variance of an estimate `[draws / rows, rows, latents]` at logits that are the same throughout."""
+    """Return the variance of an estimate `[draws / rows, rows, latents]`, whose rows have equal logits."""
     grad = estimator(objective, logits, generator, validate=False).grad
     return variance(grad.flatten(0, 1).unsqueeze(1))
 
@@ -358,7 +358,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 class Table:
-    """Rows by what they are, with a list of ratios: one of each model, or of each number of latents."""
+    """Group rows by variant, with a list of ratios for all models, or for all numbers of latents."""
 
     def __init__(self) -> None:
         self.rows: dict[tuple[Any, ...], Row] = {}
@@ -396,7 +396,7 @@ def main() -> None:
     parser.add_argument("--smooth-draws", type=int, default=3200, help="of each random function")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of the results that are there"
+        "--markdown", action="store_true", help="print the tables of the existing results"
     )
     options = parser.parse_args()
     if options.markdown:
@@ -409,7 +409,7 @@ def main() -> None:
     ):
         if count < 2 * factor or count % factor:
             parser.error(
-                f"draws must be a multiple of {factor}, and at least two of it, got {count}"
+                f"draws must be a multiple of {factor}, and at least {2 * factor}, got {count}"
             )
     keep_freed_memory()
     models: list[dict[str, Any]] = [

@@ -1,4 +1,4 @@
-"""Ten thousand steps on dynamic MNIST, by the package and by the hand-written loop: the curves must agree.
+"""Train on dynamic MNIST for 10,000 steps by the package and by a hand-written loop, and compare the curves.
 
 ARMS_DATA_DIR=... python benchmarks/mnist_agreement.py --output benchmarks/results/mnist_agreement.json
 """

@@ -1,9 +1,9 @@
-"""Whether less precise matrix products move the bound: the same seeds trained at every precision, on dynamic MNIST.
+"""Effect of the precision of matrix products on the bound: train the same seeds at every precision on dynamic MNIST.
 
     ARMS_DATA_DIR=... python benchmarks/precision.py --output benchmarks/results/precision.json
 
-Replicas are seeds; all precisions start from the same weights and draw the same noise, so the difference is taken seed
-by seed, and stands beside its own standard error and beside the spread of the seeds themselves. Needs a GPU.
+Replicas are seeds. All precisions use the same initial weights and noise, so differences are taken per seed. The result
+contains the mean difference, its standard error, and the standard deviation over seeds. Needs a GPU.
 """
 
 import argparse
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     if not torch.cuda.is_available():
-        raise SystemExit("this measures a GPU, and there is none here")
+        raise SystemExit("this benchmark needs a GPU, got a machine without one")
     dataset = load("dynamic-mnist")
     record = {
         "command": " ".join(["python", *sys.argv]),

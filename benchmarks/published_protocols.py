@@ -1,4 +1,4 @@
-"""RODEO's and ReinMax's protocols: training curves, gradient variances and times of a step, by estimator.
+"""RODEO's and ReinMax's protocols: training curves, gradient variances and times per step for each estimator.
 
     python benchmarks/published_protocols.py reinmax --shapes 8x4 --output reinmax_8x4.json
     python benchmarks/published_protocols.py reinmax --shapes 4x24 --steps 32000 --output reinmax_4x24.json
@@ -8,14 +8,15 @@
     python benchmarks/published_protocols.py merge --files *.json --output benchmarks/results/published_protocols.json
     python docs/generators
 
-`reinmax` and `rodeo` train each estimator as one ensemble of seeds; with `--together`, estimators that need the same
-from the model share one. `exact` trains with the exact gradient. Processes may run side by side, each with its own
-output file; finished runs in it are not repeated. `time` measures a training step of each estimator alone; the bounds
-at equal time are read from the curves with these times. `merge` joins files, and notes in every row what made it.
+`reinmax` and `rodeo` train each estimator as one ensemble of seeds. With `--together`, estimators that make the same
+evaluations of the model share an ensemble. `exact` trains with the exact gradient. Several processes can run at once,
+each with its own output file. Finished runs in the file are not repeated. `time` measures a training step of each
+estimator alone. Bounds at equal time are read from the curves with these times. `merge` joins files, and adds the
+command and machine to every row.
 `docs/generators` writes the tables of docs/rodeo.md and docs/reinmax.md.
 
-A curve has, for every seed: the mean training ELBO since the last look, the test ELBO and K-sample bounds of the test
-set, and the variance of the gradient as both papers' code measures it, with moving averages over steps.
+For every seed, a curve contains the mean training ELBO since the last evaluation, the ELBO and K-sample bounds of the
+test set, and the variance of the gradient. As in both papers' code, the variance uses moving averages over steps.
 """
 
 import argparse
@@ -45,7 +46,7 @@ from arms.bench.training.engine import Engine, keep_freed_memory
 from arms.bench.training.trainer import Trainer, model_of, of_run
 
 Estimators: TypeAlias = Sequence[tuple[Any, ...]]
-"""Name, n and, where it is not the preset's or the estimator's own, a temperature."""
+"""Name, n and temperature; None uses the temperature of the preset or the estimator."""
 REINMAX: Estimators = (
     *(("flips", 1), ("flips", 4), ("reinmax", 1)),
     *(("st-gumbel", 1), ("st-gumbel", 1, 1.0)),
@@ -54,30 +55,30 @@ RODEO: Estimators = (
     *(("loorf", 3), ("arms", 3), ("double-cv", 3), ("rodeo", 3)),
     *(("midpoint", 2), ("flips", 2)),
 )
-"""Those of `RODEO` evaluate the model three times per image and step."""
+"""Estimators in `RODEO` make three evaluations of the model per image and step."""
 LIKELIHOODS = ("bernoulli", "scaled-gaussian")
 KEY = (
     *("dataset", "network", "likelihood", "categories", "latents", "estimator", "num_samples"),
     *("temperature", "learning_rate", "steps", "seed", "replicas"),
 )
 COUNTS = {"gray": (1,), "bernoulli": (1, 3), "scaled-gaussian": (1, 3)}
-"""K of the bounds on the test set, by likelihood: RODEO's code reports K = 3 after training with 3."""
+"""K of the bounds on the test set, by likelihood. RODEO's code reports K = 3 after training with n = 3."""
 LAST = 100
-"""K of one more bound on the test set, at the end of a run of RODEO's protocol."""
+"""K of a further bound on the test set, at the end of runs of RODEO's protocol."""
 TIMED_STEPS = 2_000
 CPU = "one CPU thread"
 SHORT = 4_000
-"""Fewer steps than that, for trials, have no rise of the rate."""
+"""Shorter trial runs have no warmup."""
 
 
 def estimators_of(args: argparse.Namespace, known: Estimators) -> Estimators:
-    """Return those that were asked for, given as name:n or name:n:temperature, or all."""
+    """Return the requested estimators, given as name:n or name:n:temperature, or all."""
     parts = (word.split(":") for word in args.estimators)
     return tuple((name, int(n), *map(float, rest)) for name, n, *rest in parts) or known
 
 
 def given(args: argparse.Namespace, **fields: Any) -> dict[str, Any]:
-    """Return fields of a configuration, with those that the command line changes."""
+    """Return fields of a configuration, with changes from the command line."""
     usual = {"dataset": args.dataset, "replicas": args.replicas, "precision": args.precision}
     return {**usual, **fields, **({"steps": args.steps} if args.steps else {})}
 
@@ -98,21 +99,21 @@ def of_reinmax(args: argparse.Namespace, estimators: Estimators) -> Iterator[Tra
 
 
 def of_exact(args: argparse.Namespace) -> Iterator[TrainConfig]:
-    """Yield the exact gradient of the first shape, 10,000 steps unless the command line says."""
+    """Yield the exact gradient of the first shape, by default with 10,000 steps."""
     start = argparse.Namespace(**{**vars(args), "steps": args.steps or 10_000})
     found = next(of_reinmax(start, (("exact", 1),)))
-    yield replace(found, precision="highest")  # sums of many terms of both signs
+    yield replace(found, precision="highest")  # sums of many terms with both signs lose digits
 
 
 def of_rodeo(args: argparse.Namespace, estimators: Estimators) -> Iterator[TrainConfig]:
-    """Yield the configurations of RODEO's protocol, 20,000 steps unless the command line says."""
+    """Yield the configurations of RODEO's protocol, by default with 20,000 steps."""
     for likelihood, (name, n) in product(args.likelihoods, estimators):
         fields = {"likelihood": likelihood, "estimator": name, "num_samples": n, "steps": 20_000}
         yield apply_preset("rodeo", given(args, **fields))
 
 
 def wanted(args: argparse.Namespace) -> list[TrainConfig]:
-    """Return what a phase trains."""
+    """Return the configurations of a phase."""
     if args.phase == "exact":
         return list(of_exact(args))
     if args.phase == "rodeo":
@@ -121,7 +122,7 @@ def wanted(args: argparse.Namespace) -> list[TrainConfig]:
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train what is missing in the output file."""
+    """Train the runs that are missing in the output file."""
     data, results = load(args.dataset), Results(args, KEY)
     missing = results.missing(wanted(args))
     packs = [missing] if args.together else [[one] for one in missing]
@@ -168,7 +169,7 @@ def test_bounds(
 
 
 def merge(args: argparse.Namespace) -> None:
-    """Join the rows of several files, each with its command, device, precision and PyTorch."""
+    """Join the rows of several files, and add command, device, precision and PyTorch's version."""
     contents = [json.loads(path.read_text()) for path in args.files]
     commands = dict.fromkeys(made_by(one)["command"] for one in contents)
     joined: dict[str, Any] = {"command": "\n".join(commands)}
@@ -178,7 +179,7 @@ def merge(args: argparse.Namespace) -> None:
 
 
 def made_by(content: dict[str, Any]) -> Row:
-    """Return what made the rows of a file, without the folder that it was written to."""
+    """Return the command, device and versions of a file, without the output folder."""
     command = re.sub(r"(--output )\S*/", r"\1", content["command"])
     facts = {name: content[name] for name in ("precision", "torch")}
     return {"command": command, "device": content.get("device", CPU), **facts}
@@ -206,7 +207,7 @@ def time_steps(args: argparse.Namespace) -> None:
 
 
 def seconds_on_cpu(configs: Sequence[TrainConfig]) -> list[float]:
-    """Return the least time of a step, each in turn, so that a change of the clock affects all."""
+    """Return the least time per step of each, measured in turns, so that clock changes affect all."""
     advances = [blocks_of(config, "cpu", 20) for config in configs]
     for advance in advances:
         advance()
@@ -215,7 +216,7 @@ def seconds_on_cpu(configs: Sequence[TrainConfig]) -> list[float]:
 
 
 def seconds_on_gpu(configs: Sequence[TrainConfig], device: str) -> list[float]:
-    """Return the least time of a step. Processes compile at the same time, and measure in turn."""
+    """Return the least time of a step. Processes compile at the same time, and measure in turns."""
     context = multiprocessing.get_context("spawn")
     ready, turn, times = context.Barrier(len(configs)), context.Lock(), context.SimpleQueue()
     work = [
@@ -285,13 +286,15 @@ def parser_of_phases(phases: Sequence[str]) -> argparse.ArgumentParser:
     parser.add_argument("--shapes", nargs="+", default=["8x4"], help="categories x latents")
     parser.add_argument("--likelihoods", nargs="*", default=list(LIKELIHOODS))
     parser.add_argument(
-        "--estimators", nargs="+", default=[], help="such as flips:2 for n = 2, or st-gumbel:1:0.5"
+        "--estimators", nargs="+", default=[], help="for example flips:2 (n = 2) or st-gumbel:1:0.5"
     )
     parser.add_argument("--together", action="store_true", help="estimators share ensembles")
     parser.add_argument("--steps", type=int, help="instead of the protocol's")
     parser.add_argument("--replicas", type=int, default=3, help="seeds")
     parser.add_argument("--looks", type=int, default=48)
-    parser.add_argument("--images", type=int, help="test images of the bounds; all by default")
+    parser.add_argument(
+        "--images", type=int, help="number of test images for bounds; all by default"
+    )
     parser.add_argument("--files", type=Path, nargs="+", help="what `merge` joins")
     return parser
 

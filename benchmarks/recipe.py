@@ -69,7 +69,7 @@ TIMED_STEPS, TIMED_ROUNDS = 30, 8
 
 
 def target_of(estimator: str) -> str:
-    """Return what an estimator's gradient is of."""
+    """Return the target of an estimator."""
     return "elbo" if estimator in OF_ELBO else "bound"
 
 
@@ -120,7 +120,7 @@ def frozen(args: argparse.Namespace, network: str, steps: int) -> Iterator[Train
 
 
 def train(args: argparse.Namespace) -> None:
-    """Train what is missing in the output file."""
+    """Train the runs that are missing in the output file."""
     search = args.phase == "search"
     names = [MNIST] if search else args.datasets
     data, results = {name: load(name) for name in names}, Results(args, KEY)
@@ -131,7 +131,7 @@ def train(args: argparse.Namespace) -> None:
             wanted = (grid if search else frozen)(args, network, steps)
             missing = results.missing(list(wanted))
             title = f"{network}, {steps:,} steps"
-            for name in args.estimators:  # one ensemble each, so that its time can be told
+            for name in args.estimators:  # one ensemble per estimator, to measure its time
                 mine = [one for one in missing if one.estimator == name]
                 for together in results.ensembles(mine, title, lambda one: one.estimator):
                     results.add(run_ensemble(together, data, args))
@@ -154,7 +154,7 @@ def run_ensemble(
 
 
 def freeze(args: argparse.Namespace) -> None:
-    """Write for every estimator, network and length the pair with the best validation bound."""
+    """Write the pair with the best validation bound for every estimator, network and length."""
     rows = json.loads(args.search.read_text())["rows"]
     found: dict[str, tuple[float, Row]] = {}
     for row in rows:
@@ -177,7 +177,7 @@ def freeze(args: argparse.Namespace) -> None:
 
 
 def merge(args: argparse.Namespace) -> None:
-    """Join the rows of several files; what made them is named once for each file."""
+    """Join the rows of several files, and list the command and machine of each file."""
     contents = [json.loads(path.read_text()) for path in args.files]
     joined = contents[0] | {
         "command": "\n".join(dict.fromkeys(one["command"] for one in contents)),
@@ -187,7 +187,7 @@ def merge(args: argparse.Namespace) -> None:
 
 
 def time_steps(args: argparse.Namespace) -> None:
-    """Measure the time of a training step of five seeds. Estimators alternate; the least counts."""
+    """Measure the least time of a training step of five seeds. Estimators take turns."""
     if args.device == "cpu":
         torch.set_num_threads(1)
     rows: list[Row] = []
@@ -215,7 +215,7 @@ def time_steps(args: argparse.Namespace) -> None:
 
 
 def _seconds(trainer: Trainer) -> float:
-    """Return how long the next steps take."""
+    """Return the duration of the next steps."""
     begin = perf_counter()
     for _ in advance_to(trainer, trainer.steps_done + TIMED_STEPS, TIMED_STEPS):
         pass
@@ -227,13 +227,13 @@ def _seconds(trainer: Trainer) -> float:
 
 def main() -> None:
     parser = parser_of(__doc__, ["search", "freeze", "compare", "merge", "time"])
-    parser.add_argument("--search", type=Path, help="what `search` has written, for `freeze`")
-    parser.add_argument("--recipe", type=Path, help="what `freeze` has written, for `compare`")
+    parser.add_argument("--search", type=Path, help="output file of `search`, for `freeze`")
+    parser.add_argument("--recipe", type=Path, help="output file of `freeze`, for `compare`")
     parser.add_argument("--files", type=Path, nargs="+", help="what `merge` joins")
     parser.add_argument("--datasets", nargs="+", default=list(DATASETS))
     parser.add_argument("--estimators", nargs="+", default=[*OF_ELBO, *OF_BOUND])
     parser.add_argument(
-        "--steps", nargs="+", type=int, help="only these lengths, of those of a network"
+        "--steps", nargs="+", type=int, help="train only for these numbers of steps"
     )
     parser.add_argument("--scales", nargs="+", type=float, help="try these factors instead")
     parser.add_argument("--rates", nargs="+", type=float, help="try these rates instead")

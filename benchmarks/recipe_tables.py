@@ -62,7 +62,7 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> str:
 
 
 def print_search() -> None:
-    """Print the validation bound of every pair that was tried, and the chosen ones."""
+    """Print the validation bound of every pair, and the chosen pairs."""
     rows = result("recipe_search")["rows"]
     for network, steps in sorted({(row["network"], row["steps"]) for row in rows}):
         for name in dict.fromkeys(row["estimator"] for row in rows):
@@ -106,8 +106,8 @@ class Comparison:
         """Return rows by estimator, n and data set.
 
         Args:
-            network: Of the model.
-            steps: Of training.
+            network: The network of the model.
+            steps: The number of training steps.
             whose: The recipe: each estimator's "own", or the "shared" one.
         """
         found: dict[tuple[str, int], dict[str, Row]] = {}
@@ -160,7 +160,7 @@ def _order(item: tuple[tuple[str, int], dict[str, Row]]) -> tuple[bool, float]:
 
 
 def print_leads(comparison: Comparison) -> None:
-    """Print the difference of flips or flips-ms to the best others, each with its own recipe."""
+    """Print the difference of flips or flips-ms from the best others, each with its own recipe."""
     rows = []
     for network, steps in SHORT.items():
         found = comparison.of(network, steps, "own")
@@ -200,7 +200,7 @@ def print_times(comparison: Comparison) -> None:
 
 
 def print_leads_at_equal_time(comparison: Comparison) -> None:
-    """Print the smallest difference of flips to finished others when it has trained as long as they."""
+    """Print the smallest difference of flips from finished others after the same training time."""
     rows = []
     for network, steps in SHORT.items():
         found = comparison.of(network, steps, "own")
@@ -222,7 +222,7 @@ def print_leads_at_equal_time(comparison: Comparison) -> None:
 
 
 def at_step(row: Row, step: float) -> list[float]:
-    """Return the test bound of every seed at some step, on a line between two evaluations."""
+    """Return the test bound of every seed at a step, interpolated between two evaluations."""
     for before, after in pairwise(row["curve"]):
         if before["step"] <= step <= after["step"]:
             share = (step - before["step"]) / (after["step"] - before["step"])
@@ -232,7 +232,7 @@ def at_step(row: Row, step: float) -> list[float]:
 
 
 def print_long_runs(comparison: Comparison) -> None:
-    """Print the runs of 100,000 steps beside the best archived run of the paper's recipe."""
+    """Print the runs of 100,000 steps, and the best archived run with the paper's recipe."""
     rows = []
     for network in SHORT:
         for (name, n), of_data in sorted(comparison.of(network, LONG, "own").items()):
@@ -252,7 +252,7 @@ def print_long_runs(comparison: Comparison) -> None:
 
 
 def print_codes(comparison: Comparison) -> None:
-    """Print what the codes of MNIST are like early in training and at its end."""
+    """Print statistics of the codes of MNIST early in training and at the end."""
     keys = ("active_latents", "code_entropy", "logit_spread")
     rows = []
     for network, steps in SHORT.items():
@@ -272,7 +272,7 @@ def print_codes(comparison: Comparison) -> None:
 
 
 def best_archived(data: str, network: str, target: str, k: int) -> tuple[str, list[float]]:
-    """Return the best run of a million steps on the same objective, by the test bound."""
+    """Return the run of a million steps on the same objective with the best test bound."""
     found: dict[str, list[float]] = {}
     for run in json.loads((ROOT / "results" / f"{data}-{network}.json").read_text())["runs"]:
         name, n = run["config"]["estimator"], run["config"]["num_samples"]

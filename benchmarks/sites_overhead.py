@@ -1,4 +1,4 @@
-"""The time of a training step with sampling sites, beside `F.gumbel_softmax` on as many rows.
+"""Time of a training step with sampling sites, relative to `F.gumbel_softmax` on the same number of rows.
 
 Both steps send 128 rows through the same network: 2 copies of 64 rows with sites, or 128 rows with
 `F.gumbel_softmax(hard=True)`. Rounds are interleaved, and the ratio is the median over rounds of
@@ -25,7 +25,7 @@ ROWS = 128
 
 
 class Choice(nn.Module):
-    """One choice for each of several groups of features, as a layer."""
+    """A layer with one choice for each group of features."""
 
     def __init__(self, size: int, choices: int, categories: int, sites: bool) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Choice(nn.Module):
 
 
 class Gate(nn.Module):
-    """A residual convolution that is run or skipped: a choice between two."""
+    """A residual convolution that is either run or skipped."""
 
     def __init__(self, channels: int, sites: bool) -> None:
         super().__init__()

@@ -1,15 +1,15 @@
-"""Gates, tokenizers and routers trained with sampling sites, beside what people use for them.
+"""Gates, tokenizers and routers, trained with sampling sites and with common alternatives.
 
-Every method sees 64 rows per step: 64 images, or n copies of 64/n images. Times are CPU seconds of
-one thread. "at equal time" is the result when the fastest method of the task had finished.
+Every method processes 64 rows per step: 64 images, or n copies of 64/n images. Times are CPU seconds of
+one thread. "at equal time" is the result at the time at which the fastest method of the task finishes.
 
     python benchmarks/sites_training.py gates        # and once more with --rate 0.1
     python benchmarks/sites_training.py tokenizer    # needs vector-quantize-pytorch
     python benchmarks/sites_training.py router
     python benchmarks/sites_training.py show gates   # the table of the committed results
 
-Images are read from ARMS_DATA_DIR. Results are added to benchmarks/results/sites_TASK.json, method
-by method, so that a run can be done in pieces: `--methods arms-4 reinmax`.
+Images are read from ARMS_DATA_DIR. The results of each method are added to
+benchmarks/results/sites_TASK.json, so methods can run separately: `--methods arms-4 reinmax`.
 """
 
 import argparse
@@ -34,17 +34,17 @@ RESULTS = Path(__file__).parent / "results"
 ROWS, TRAIN, TEST, SEEDS = 64, 20_000, 2_000, (1, 2, 3)
 UNBIASED = {"arms-2": ("arms", 2), "arms-4": ("arms", 4), "loorf-4": ("loorf", 4)}
 SPARSE = "arms-8, 64 images"
-"""With as many evaluations of single experts as methods make that evaluate all eight of them."""
+"""Methods with the same number of expert evaluations as methods that evaluate all eight experts."""
 SITES = tuple(UNBIASED)
 LFQ_WEIGHTS = {"LFQ, weight 0.02": 0.02, "LFQ, weight 0.001": 0.001}
-"""Of its entropy loss: that of the package's own example, and a smaller one."""
+"""Weights of the entropy loss: the one in the package's example, and a smaller one."""
 UNBIASED[SPARSE] = ("arms", 8)
 TOGETHER = ("midpoint", "flips")
-"""In `arms.expectation` with four evaluations, for gates, which are all drawn in one place."""
+"""Estimators for `arms.expectation` with four evaluations, which draws all gates at once."""
 
 
 def images(*names: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the first images of data sets, mixed, and their labels: a "train" and a "test" split."""
+    """Return the first images of data sets in random order, with labels, as "train" and "test" splits."""
     found = {}
     for split, size in (("train", TRAIN), ("test", TEST)):
         parts = []
@@ -107,7 +107,7 @@ class HardConcrete(nn.Module):
 
 
 class GivenGates(arms.nn.Gates):
-    """Gates that are drawn outside of the network, all at once."""
+    """Gates that are drawn at once, outside of the network."""
 
     given: Tensor
 
@@ -116,12 +116,12 @@ class GivenGates(arms.nn.Gates):
 
 
 class Gates:
-    """Which of 80 channels does a classifier of clothes need, at 0.005 nats each?"""
+    """A classifier of clothes with 80 gated channels, where an open gate costs 0.005 nats."""
 
     names, steps, PRICE = ("fashion_mnist",), 800, 0.005
     methods = (*SITES, *TOGETHER, "reinmax", "st-gumbel", "st-sigmoid", "hard-concrete")
     columns = ("loss + price", "accuracy", "open")
-    rate = 2e-2  # of the gates
+    rate = 2e-2  # learning rate of the gates
 
     def __init__(self, method: str) -> None:
         own = None if method in UNBIASED else method
@@ -136,11 +136,11 @@ class Gates:
         )
 
     def losses(self, x: Tensor, y: Tensor, repeat: Callable[[Tensor], Tensor]) -> Tensor:
-        """The first layer sees every image once; its gates are drawn n times."""
+        """Evaluate the first layer once per image, and draw its gates n times."""
         return cross_entropy(self.model(x), repeat(y), reduction="none")
 
     def expectation(self, x: Tensor, y: Tensor, estimator: str) -> Tensor:
-        """All gates in one latent, so that estimators with derivatives can be used."""
+        """Put all gates into one latent, so that estimators with derivatives can be used."""
         logits = torch.cat([one.logits for one in self.model.gates])
 
         def objective(b: Tensor) -> Tensor:  # [m, B, 80] to [m, B]
@@ -198,11 +198,11 @@ class Tokenizer:
         return self.decoder(vectors.transpose(1, 2).unflatten(2, (7, 7))), indices
 
     def losses(self, x: Tensor, y: Tensor, repeat: Callable[[Tensor], Tensor]) -> Tensor:
-        """The encoder sees every image once; its codes are drawn n times."""
+        """Evaluate the encoder once per image, and draw its codes n times."""
         return (self.decoded(x)[0] - repeat(x)).square().flatten(1).mean(1)
 
     def expectation(self, x: Tensor, y: Tensor, estimator: str) -> Tensor:
-        """All bits of an image in one latent, so that estimators with derivatives can be used."""
+        """Put all bits of an image into one latent, so that estimators with derivatives can be used."""
         assert isinstance(self.codes, arms.nn.Codes)
         codes, tokens = self.codes, self.encoder(x).flatten(2).transpose(1, 2)
 
@@ -227,7 +227,7 @@ class Tokenizer:
 
 
 class Router:
-    """Digits and clothes in one classifier: one of eight linear experts for each image."""
+    """A classifier of digits and clothes that uses one of eight linear experts for each image."""
 
     names, steps, EXPERTS = ("mnist", "fashion_mnist"), 1_200, 8
     methods = (*SITES, SPARSE, "sparsemixer", "switch", "st-gumbel", "reinmax")
@@ -256,8 +256,8 @@ class Router:
         self.aux = self.EXPERTS * (self.router.load * probs.mean(0)).sum()
         scale = (probs * mask).sum(-1)
         if self.training and self.method == "sparsemixer":
-            # Heun's third-order rule (Liu, Gao & Chen, 2023): an expert other than the likeliest
-            # is scaled by 1/3 three times out of four, and the gradient is that of p.
+            # Heun's third-order rule (Liu, Gao & Chen, 2023): if the expert is not the most likely one, it is scaled
+            # by 1/3 with probability 3/4, and the gradient is that of p.
             full = (chosen == best) | (torch.rand(len(h)) > 0.75)
             scale = scale + (scale * torch.where(full, 1.0, 1 / 3) - scale).detach()
         return self.router.mix(mask, h, list(self.experts)) * scale.unsqueeze(-1)
@@ -357,7 +357,9 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+")
     parser.add_argument("--seeds", type=int, nargs="+", default=list(SEEDS))
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--rate", type=float, help="of the gates; the table has the better of two")
+    parser.add_argument(
+        "--rate", type=float, help="learning rate of the gates; the table shows the better of two"
+    )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     if options.task == "show":

@@ -1,10 +1,10 @@
-"""What `arms.expectation` costs on a small problem, as a ratio to leave-one-out REINFORCE by hand: mostly Python.
+"""Time of `arms.expectation` on a small problem, relative to hand-written LOORF: mostly Python overhead.
 
     python benchmarks/small_problem.py --output benchmarks/results/small_problem.json
 
-Ten bits, a batch of eight, n = 8, an objective with weights that learn, and the backward pass. Contenders take turns
-in every round, in a random order, because one that follows its own kind finds its code in the caches. The ratio is
-taken within the round, so that a busy machine slows all of them.
+The problem has ten bits, a batch of eight, n = 8, and an objective with learned weights, and the time includes the
+backward pass. Contenders take turns in random order in every round, so that caches favor none of them. Ratios are taken
+within a round, so that a busy machine slows all contenders.
 """
 
 import argparse
@@ -30,7 +30,7 @@ Step = Callable[[], None]
 
 
 class Problem:
-    """Logits and an objective, both to be differentiated."""
+    """Logits and an objective, which are both differentiated."""
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(0)
@@ -47,7 +47,7 @@ class Problem:
 
 
 def by_hand() -> Step:
-    """Return leave-one-out REINFORCE as a good engineer writes it in plain PyTorch."""
+    """Return leave-one-out REINFORCE, written efficiently in plain PyTorch."""
     problem = Problem()
 
     def step() -> None:
@@ -75,12 +75,12 @@ def by_library(name: str) -> Step:
 
 
 def measure(rounds: int, inner: int) -> dict[str, dict[str, float]]:
-    """Return of each contender the median ratio to the first, and the least microseconds of a step."""
+    """Return the median ratio to the first contender and the least microseconds per step, for each contender."""
     steps = {HAND: by_hand()} | {name: by_library(name) for name in NAMES}
     steps["by hand, again"] = by_hand()
     times: dict[str, list[float]] = {name: [] for name in steps}
     order = random.Random(0)  # noqa: S311 (nothing is secret)
-    for round_number in range(-2, rounds):  # the first two warm up
+    for round_number in range(-2, rounds):  # the first two rounds are a warmup
         for name, step in order.sample(list(steps.items()), len(steps)):
             start = process_time()
             for _ in range(inner):

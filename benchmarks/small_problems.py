@@ -1,18 +1,18 @@
-"""Variance of estimators on small and hostile objectives, relative to LOORF's at as many evaluations, with tails.
+"""Variance of estimators on small and difficult objectives, relative to LOORF with the same number of evaluations.
 
     python benchmarks/small_problems.py
     python benchmarks/small_problems.py --markdown
 
 Rows of a batch have independent standard normal logits, times a scale, and one objective. The variance is summed over
-all logits; `tail` is the share of it that the largest hundredth of the estimates of a row make, averaged over rows.
+all logits. `tail` is the share of the largest hundredth of a row's estimates in the variance, averaged over rows.
 Objectives of d bits, with 20 units and normal weights:
 
     smooth:  v . tanh(2 W b / sqrt(d) + c)
     kinked:  the same with ReLUs of 4 (W (b - 1/2)) / sqrt(d) + c
-    steep:   the same as smooth, 20 instead of 2
-    b^10:    smooth, of b^10: derivatives are ten times too large at 1, and 0 at 0
+    steep:   like smooth, with the factor 20 instead of 2
+    b^10:    like smooth, as a function of b^10: derivatives are ten times too large at 1, and 0 at 0
     table:   a random value for each state of the first twelve bits, without derivatives
-    steep 8, table 8: the same, of the first eight of fifty bits
+    steep 8, table 8: functions of the first eight of fifty bits
 """
 
 import argparse
@@ -42,7 +42,7 @@ CONTENDERS = [
     ("arms-taylor", 6),
 ]
 BETWEEN = ("midpoint", "arms-taylor")
-"""These differentiate between the states, where the table is undefined."""
+"""Estimators that differentiate between states, where the table is undefined."""
 AT_ONCE = 20
 RESULTS = Path(__file__).parent / "results" / "small_problems.json"
 
@@ -135,7 +135,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="of the logits")
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of the results that are there"
+        "--markdown", action="store_true", help="print the tables of the existing results"
     )
     options = parser.parse_args()
     if options.markdown:

@@ -1,15 +1,15 @@
-"""How often is the true subset of features found, and what does it predict? SubsetSelector beside the usual ways.
+"""Compare SubsetSelector with common methods: recovery of the true subset of features, and prediction errors.
 
-Four parts, each at subsets of equal size:
+There are four parts. In each part, all methods select subsets of equal size:
 
 - synthetic: correlated features (AR(1)), ten of a hundred with coefficients ±1, several signal-to-noise ratios;
-- exact: the same in small, beside the best of all subsets, by enumeration;
+- exact: a small version of this, with the best of all subsets by enumeration;
 - diabetes: scikit-learn's data with squares and products, 64 features, 20 splits;
-- search: the gradient search alone, without exchanges, by several estimators, and the variance of each at its start.
+- search: only the gradient search, without exchanges, with several estimators, and their variances at the start.
 
     pip install abess pandas                         # one of the contenders
     python benchmarks/subset_selection.py            # a quarter of an hour on one core
-    python benchmarks/subset_selection.py --markdown # the tables of the results that are there
+    python benchmarks/subset_selection.py --markdown # the tables of the existing results
 """
 
 import argparse
@@ -41,7 +41,7 @@ Method = Callable[[Any, Any, int, int], Any]
 
 
 def lasso(X: Any, y: Any, size: int, seed: int) -> Any:
-    """The first point of the path with that many features; the largest coefficients where it passes by them."""
+    """Return the first subset on the path with this size, or the largest coefficients if the path skips this size."""
     _, _, path = lars_path(X, y, method="lasso")
     coefficients = next((column for column in path.T if (column != 0).sum() >= size), path[:, -1])
     return np.argsort(-np.abs(coefficients))[:size]
@@ -75,7 +75,7 @@ def forward_exchanges(X: Any, y: Any, size: int, seed: int) -> Any:
 
 
 def splicing(X: Any, y: Any, size: int, seed: int) -> Any:
-    """The abess package, an algorithm of exchanges between the selected and the rest (Zhu et al. 2020)."""
+    """Select by the abess package, which exchanges selected and other features (Zhu et al. 2020)."""
     from abess import LinearRegression as Splicing
 
     return Splicing(support_size=size).fit(X, y).coef_.nonzero()[0]
@@ -104,12 +104,12 @@ METHODS: dict[str, Method] = {
 }
 
 
-FRESH = 2000  # rows that are predicted
+FRESH = 2000  # number of test rows
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Rows to select on, fresh rows to predict, the true subset, and the variance of the noise."""
+    """Return training rows, test rows, the true subset, and the variance of the noise."""
 
     X: Any
     y: Any
@@ -142,13 +142,13 @@ class Problem:
 
 
 def timed(method: Method, X: Any, y: Any, size: int, seed: int) -> tuple[Any, float]:
-    """The subset, and the processor's seconds: others may be at work on the same machine."""
+    """Return the subset and CPU seconds, which other processes do not affect."""
     start = time.process_time()
     return method(X, y, size, seed), time.process_time() - start
 
 
 def recovery(methods: dict[str, Method], repeats: int, **case: Any) -> Rows:
-    """A row for each method: exact support and F1 (at equal size the share found), losses, time."""
+    """Return a row for each method: exact support, F1 (at equal size, the share found), losses and time."""
     found: dict[str, list[list[float]]] = {name: [] for name in methods}
     for seed in range(repeats):
         problem = Problem.draw(**case, seed=seed)
@@ -166,7 +166,7 @@ def recovery(methods: dict[str, Method], repeats: int, **case: Any) -> Rows:
 
 
 def diabetes(repeats: int) -> Rows:
-    """A row for each size and method: R² on 30 % of the rows that were left out, mean over splits."""
+    """Return a row for each size and method: R² on the held-out 30 % of the rows, averaged over splits."""
     X, y = load_diabetes(return_X_y=True)
     X = PolynomialFeatures(2, include_bias=False).fit_transform(StandardScaler().fit_transform(X))
     X = X[
@@ -207,7 +207,7 @@ SEARCHES = ["arms", "loorf", "disarm", "reinforce"]
 
 
 def search(repeats: int) -> Rows:
-    """The gradient search alone: how far it comes by each estimator, at as many samples and steps."""
+    """Return the results of the gradient search alone for each estimator, with equal samples and steps."""
 
     def by(name: str) -> Method:
         return lambda X, y, size, seed: (
@@ -221,7 +221,7 @@ def search(repeats: int) -> Rows:
 
 
 def relaxed(regressions: Regressions, z: Tensor) -> Tensor:
-    """log of the unexplained share, also between 0 and 1: the ridge penalty of a feature is (1 - z)/z."""
+    """Return the log of the unexplained share. Between 0 and 1, the ridge penalty of a feature is (1 - z)/z."""
     root = z.clamp(min=1e-12).sqrt()
     block = regressions.gram * root.unsqueeze(-1) * root.unsqueeze(-2) + torch.diag_embed(
         1 - z + regressions.ridge
@@ -233,7 +233,7 @@ def relaxed(regressions: Regressions, z: Tensor) -> Tensor:
 
 
 def variances() -> Rows:
-    """Variance and time of one estimate at the start of a search; the objective is differentiated where asked for."""
+    """Return variance and time of one estimate at the start of a search."""
     problem = Problem.draw(rows=200, features=100, size=10, correlation=0.9, snr=10.0, seed=0)
     regressions = Regressions.of(problem.X, problem.y[:, None])
     logits = with_expected_size(torch.zeros(1, 100, dtype=torch.float64), 10)
@@ -313,7 +313,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of the results that are there"
+        "--markdown", action="store_true", help="print the tables of the existing results"
     )
     options = parser.parse_args()
     if not options.markdown:

@@ -1,4 +1,4 @@
-"""What a sweep costs beside the training: seconds per run, and memory of the driver, on either engine.
+"""Overhead of a sweep in addition to training: seconds per run, and memory of the driver, for each engine.
 
     python benchmarks/sweep_overhead.py --runs 1000 --engine processes \\
         --output benchmarks/results/sweep_overhead_processes.json
@@ -24,7 +24,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def megabytes() -> float:
-    """Return the memory that this process has now."""
+    """Return the memory that this process uses now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--engine", choices=["processes", "ray"], default="processes")
     parser.add_argument("--output", type=Path)
     parser.add_argument(
-        "--markdown", action="store_true", help="print the table of what was measured, and end"
+        "--markdown", action="store_true", help="print the table of the existing results"
     )
     chosen = parser.parse_args()
     if chosen.markdown:
@@ -79,7 +79,7 @@ def main() -> None:
             json.loads(path.read_text())["wall_seconds"]
             for path in Path(folder).glob("*/provenance.json")
         )
-    # From the end of a tenth on: before that workers start.
+    # Measure after the first tenth of the runs, because workers start before.
     first = len(ends) // 10
     each = (ends[-1] - ends[first]) / (len(ends) - 1 - first)
     found = {

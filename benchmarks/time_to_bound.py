@@ -1,4 +1,4 @@
-"""How soon each estimator reaches a bound, each at its own best learning rate and schedule.
+"""Time until each estimator reaches a bound, at its best learning rate and schedule.
 
     python benchmarks/time_to_bound.py choose --output benchmarks/results/time_to_bound_choose.json
     python benchmarks/time_to_bound.py final --choice benchmarks/results/time_to_bound_choose.json \
@@ -6,12 +6,12 @@
     python benchmarks/time_to_bound.py show --output benchmarks/results/time_to_bound.json \
         --figure docs/figures/time_to_bound.png
 
-At most six evaluations of the decoder per image and step (five for midpoint, whose pairs do not divide six). `choose`
-trains two seeds at every rate and schedule, and `final` five other seeds at the one with the best validation bound
-(K = 100), for each data set, network, estimator and number of steps. Runs that ask the same of the model share the
-replica axis. Times are those of the whole ensemble, looks at the test set left out. What is finished is in the output
-file after every ensemble, and is not repeated. `show` prints the tables, best first, and draws the curves, both by the
-number of steps that most runs have.
+Estimators get at most six evaluations of the decoder per image and step (five for midpoint, which cannot make six).
+`choose` trains two seeds at every rate and schedule. `final` trains five other seeds at the rate and schedule with the
+best validation bound (K = 100), for each data set, network, estimator and number of steps. Runs that make the same
+evaluations of the model share the replica axis. Times are for the whole ensemble, without evaluations on the test set.
+The output file is written after every ensemble, and finished runs are not repeated. `show` prints the tables, with the
+best estimators first, and draws the curves, at the number of steps that most runs have.
 """
 
 import argparse
@@ -52,7 +52,7 @@ RATES: list[tuple[Schedule, float]] = [
 ]
 LOOKS = {"choose": 10, "final": 20}
 CHOOSING, FINAL = (1, 2), (0, 5)
-"""Seed and replicas."""
+"""The first seed, and the number of replicas."""
 # Test bound, K = 100, of the paper's recipe after 10^6 steps: arms-dirichlet, n = 10, rate 1e-4 (mean of five seeds).
 PAPER = {
     ("dynamic-mnist", "linear"): -107.80,
@@ -74,7 +74,7 @@ KEY = (
 
 
 def grid(args: argparse.Namespace, steps: int) -> Iterator[TrainConfig]:
-    """Yield every configuration that is to be tried; constant rates of a short run are read from the long one."""
+    """Yield all configurations. With constant rates, the results of short runs are read from longer runs."""
     rates = [rate for rate in RATES if steps == max(args.steps) or rate[0] != "constant"]
     for dataset, network, estimator, (schedule, rate) in product(
         args.datasets, args.networks, args.estimators, rates
@@ -85,7 +85,7 @@ def grid(args: argparse.Namespace, steps: int) -> Iterator[TrainConfig]:
 def chosen(args: argparse.Namespace, steps: int) -> Iterator[TrainConfig]:
     """Yield the best configuration of each estimator, by its validation bound, with other seeds.
 
-    A number of steps that `choose` has not tried takes the rate that was best after the most steps it has.
+    For a number of steps without results of `choose`, the best rate of the longest runs is used.
     """
     rows = json.loads(args.choice.read_text())["rows"]
     for case in product(args.datasets, args.networks, args.estimators):
@@ -125,7 +125,7 @@ def configured(
 
 
 def bound_at(row: Row, steps: int, split: str) -> list[float] | None:
-    """Return a run's bounds after so many steps, if all are finite; a cosine schedule counts at its own end only."""
+    """Return a run's bounds after some steps, if all are finite. Cosine schedules have bounds only at their end."""
     if row["schedule"] == "cosine" and row["steps"] != steps:
         return None
     found: list[float] | None = next(
@@ -141,7 +141,7 @@ def run_ensemble(
     looks: int,
     validate_at: Sequence[int],
 ) -> list[Row]:
-    """Train runs as one ensemble, data set by data set on the replica axis, and look at their bounds on the way."""
+    """Train runs as one ensemble, ordered by data set on the replica axis, and evaluate bounds during training."""
     configs = sorted(configs, key=lambda config: list(data).index(config.dataset))
 
     def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
@@ -162,7 +162,7 @@ def train(args: argparse.Namespace) -> None:
             missing, f"{network}, {steps:,} steps", lambda one: one.estimator
         ):
             rows = run_ensemble(together, data, args.device, LOOKS[args.phase], args.steps)
-            # Of the final runs of a case one is kept: another rate may have become the best.
+            # Keep one final run per case, because another rate may have become the best.
             results.add(rows, replacing=CASE if args.phase == "final" else ())
 
 
@@ -170,7 +170,7 @@ def show(args: argparse.Namespace) -> None:
     """Print a table for each data set and network: the test bound after each number of steps."""
     from arms.bench.report.groups import (
         labeled_if_biased,
-    )  # a machine that only trains need not have what reports are made with
+    )  # imported here, because training does not need the packages for reports
 
     rows = json.loads(args.output.read_text())["rows"]
     for case in product(args.datasets, args.networks):
@@ -229,13 +229,13 @@ def show(args: argparse.Namespace) -> None:
 
 
 def common_length(rows: Sequence[Row]) -> int:
-    """Return the number of steps at which most runs can be compared, the largest of several."""
+    """Return the number of steps at which most runs can be compared; of several, the largest."""
     lengths: list[int] = [row["steps"] for row in rows]
     return max(lengths, key=lambda steps: (lengths.count(steps), steps))
 
 
 def reached(rows: Sequence[Row], estimator: str, case: tuple[str, str]) -> str:
-    """Return when an estimator has the paper's bound, at the first look in any of its runs, in words."""
+    """Describe when an estimator first reaches the paper's bound in any of its runs."""
     found = [
         (
             one["step"],
@@ -295,7 +295,7 @@ def draw(rows: Sequence[Row], args: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = parser_of(__doc__, ["choose", "final", "show"])
-    parser.add_argument("--choice", type=Path, help="what `choose` has written, for `final`")
+    parser.add_argument("--choice", type=Path, help="output file of `choose`, for `final`")
     parser.add_argument("--datasets", nargs="+", default=["dynamic-mnist", "omniglot"])
     parser.add_argument("--estimators", nargs="+", default=list(BUDGETS))
     parser.add_argument("--steps", nargs="+", type=int, default=[100_000, 30_000])

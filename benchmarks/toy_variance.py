@@ -1,4 +1,4 @@
-"""Closed-form gradient variances on the toy problem, as ratios to LOORF, mean over sigma(phi) from 0.1 to 0.9.
+"""Closed-form gradient variances on the toy problem relative to LOORF, averaged over sigma(phi) from 0.1 to 0.9.
 
 python benchmarks/toy_variance.py --output benchmarks/results/toy_variance.json
 """

@@ -1,10 +1,10 @@
-"""CPU speed of one training step, dynamic-MNIST shapes, linear, batch 50, against a hand-written loop and the floor.
+"""CPU time of a training step (dynamic MNIST, linear, batch 50), relative to a hand-written loop and to the floor.
 
     python benchmarks/train_step.py --output benchmarks/results/train_step.json
 
-Every contender lives in a process of its own, as a user's training does, and they take turns: within a round each does
-a few steps while the others wait. A ratio is the median over rounds of CPU time over the hand-written loop's in the
-same round. The floor is the step's four matrix products and nothing else.
+Every contender has a separate process, as in a user's training. The contenders take turns: within a round, each makes a
+few steps while the others wait. A ratio is the CPU time relative to the hand-written loop in the same round, as the
+median over rounds. The floor consists only of the four matrix products of a step.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Contender:
 
 
 def gray_images() -> Dataset:
-    """Images with MNIST's share of ink, made up."""
+    """Return random images with the same mean as MNIST."""
     generator = torch.Generator().manual_seed(0)
     ink = torch.rand(2000, PIXELS, generator=generator) < 0.19
     gray = (torch.randint(1, 256, (2000, PIXELS), generator=generator) * ink).to(torch.uint8)
@@ -90,7 +90,7 @@ def work(contender: Contender, threads: int, pipe: Connection) -> None:
 def race(
     contenders: list[Contender], threads: int, rounds: int, steps: int
 ) -> list[dict[str, object]]:
-    """Return one row per contender: CPU seconds per replica's step as a ratio to the hand-written loop, and memory."""
+    """Return a row per contender: CPU time per step and replica relative to the hand-written loop, and memory."""
     context = multiprocessing.get_context("spawn")
     pipes = []
     for contender in contenders:
@@ -134,7 +134,7 @@ def main() -> None:
         "--estimators",
         nargs="+",
         default=[name for name in ESTIMATORS if name != "exact"],
-        help="names, or name=n for a budget of its own, where equal work is not equal n",
+        help="names, or name=n for a different budget, because equal n is not always equal work",
     )
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--steps", type=int, default=10)

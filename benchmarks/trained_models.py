@@ -1,4 +1,4 @@
-"""What the benchmarks of variance at trained VAEs have in common: the models, the images, and numbers with errors."""
+"""Code that benchmarks of variances at trained VAEs share: models, images, and numbers with errors."""
 
 import json
 import math
@@ -52,9 +52,9 @@ def configured(network: str, steps: int, estimator: str, seed: int = 0) -> Train
 
 
 def trained(config: TrainConfig, runs: Path) -> tuple[DiscreteVAE, Tensor]:
-    """Return a model, trained unless it was before, and the images that it is looked at with.
+    """Return a model, which is trained if necessary, and the images for its evaluation.
 
-    Another seed means other weights, other images and another binarisation.
+    The seed determines weights, images and binarisation.
     """
     run = train(config, runs / run_name(config), device="cpu")
     model, dataset = load_model(run, "cpu")
@@ -74,9 +74,9 @@ def variance(estimates: Tensor) -> Known:
 
 
 def tail_share(estimates: Tensor) -> float:
-    """Return which share of the variance the largest hundredth of the draws make, averaged over images.
+    """Return the share of the largest hundredth of the draws in the variance, averaged over images.
 
-    It is 0.01 if all draws are alike, and 1 if one in a hundred is all there is.
+    The share is 0.01 if all draws are equally large, and 1 if only one draw in a hundred is not zero.
     """
     squares = (estimates - estimates.mean(0)).double().square().sum(-1)
     largest = squares.sort(0, descending=True).values[: max(1, round(len(squares) / 100))]
@@ -84,7 +84,7 @@ def tail_share(estimates: Tensor) -> float:
 
 
 def quotient(one: Known, other: Known) -> Known:
-    """Return the ratio of two independent numbers, its error to first order."""
+    """Return the ratio of two independent numbers, with its first-order error."""
     ratio = one.value / other.value
     return Known(ratio, ratio * math.hypot(one.error / one.value, other.error / other.value))
 

@@ -1,21 +1,21 @@
-"""Does lower variance show in the bound? Estimators trained side by side on a GPU, each at its own best rate.
+"""Effect of gradient variance on the bound: train with several estimators on a GPU, each at its best learning rate.
 
     python benchmarks/training_comparison.py layers --output benchmarks/results/layer_training.json
     python benchmarks/training_comparison.py bound --output benchmarks/results/bound_training.json
     python benchmarks/training_comparison.py show --output benchmarks/results/layer_training.json
 
-`layers` trains VAEs with layers of 200 200 bits on the ELBO with at most eight evaluations of the model per image and
-step: chains with loorf, arms and midpoint (n = 6, seven evaluations) in the first layer. Every layer's gradient
-variance is measured at the same models, given the images: with respect to the biases of that layer's logits, summed
-over them and averaged over images. The committed rows of DisARM with separate samples for each layer were measured
-with an earlier version, which had that scheme.
-`bound` trains VAEs of one layer on the multi-sample bound with n = 4 and n = 10: VIMCO, the papers' forms and the
-folded ones, and midpoint-ms with as many samples as make no more evaluations (n = 2: K = 1, the ELBO; n = 6: K = 3).
+`layers` trains VAEs with two layers of 200 bits on the ELBO, with at most eight evaluations of the model per image and
+step: chains with loorf, arms and midpoint (n = 6, seven evaluations) in the first layer. The gradient variance of every
+layer is measured at the same models, given the images. The gradient is with respect to the biases of the layer's
+logits, and its variance is summed over biases and averaged over images. The committed rows of DisARM with separate
+samples for each layer were measured with an earlier version, which had that scheme.
+`bound` trains VAEs of one layer on the multi-sample bound with n = 4 and n = 10: VIMCO, estimators as in the papers,
+folded estimators, and midpoint-ms with as many samples as the budget allows (n = 2: K = 1, the ELBO; n = 6: K = 3).
 
-Dynamic MNIST, five seeds, 100,000 steps, a cosine schedule from several rates. Runs that ask the same of the model
-share the replica axis. What is finished is in the output file after every ensemble, and is not repeated; --seconds
-begins no ensemble after so long. `show` prints the tables: for each estimator the rate with the best validation bound,
-and its test bound.
+Both use dynamic MNIST, five seeds, 100,000 steps, and cosine schedules with several rates. Runs that make the same
+evaluations of the model share the replica axis. The output file is written after every ensemble, and finished runs are
+not repeated. No ensemble starts after --seconds. For each estimator, `show` prints the rate with the best validation
+bound, and its test bound.
 """
 
 import argparse
@@ -37,7 +37,7 @@ from arms.bench.training.trainer import Trainer
 from arms.estimators import as_estimator
 
 LAYERED = {"loorf": 8, "arms": 8, "midpoint": 6}
-"""Estimators of chains, and n: at most eight evaluations."""
+"""Estimators of chains, with n for at most eight evaluations."""
 BOUNDS: dict[int, dict[str, int]] = {
     budget: {
         **dict.fromkeys(
@@ -60,7 +60,7 @@ LOOKS = 10
 BOUND = 100
 IMAGES, DRAWS = 16, 400
 REPORT = "arms"
-"""At whose models variances are measured."""
+"""Estimators whose trained models are used to measure variances."""
 KEY = ("network", "estimator", "num_samples", "layers", "learning_rate", "steps", "replicas")
 
 
@@ -89,7 +89,7 @@ def configurations(args: argparse.Namespace, network: str) -> Iterator[tuple[Tra
 
 
 def run_ensemble(configs: Sequence[TrainConfig], dataset: Dataset, device: str) -> list[Row]:
-    """Train runs as one ensemble, look at their test bounds on the way, and at all bounds at the end."""
+    """Train runs as one ensemble, evaluate test bounds during training, and all bounds at the end."""
 
     def look_at(trainer: Trainer, elbo: Tensor, rows: Sequence[Row]) -> None:
         last = trainer.steps_done == LOOKS * (configs[0].steps // LOOKS)
@@ -113,7 +113,7 @@ def run_ensemble(configs: Sequence[TrainConfig], dataset: Dataset, device: str) 
 def layer_variances(
     model: DiscreteVAE, dataset: Dataset, config: TrainConfig
 ) -> dict[str, list[float]]:
-    """Return for each estimator the variance of every layer's gradient at one model, mean over replicas and images."""
+    """Return the gradient variance of every layer at one model per estimator, averaged over replicas and images."""
     device = str(model.prior.device)
     generator = seeded_generator(config.seed, "layer variances", device=device)
     images = observe(dataset.train[:IMAGES].to(device), dataset.levels, generator)
@@ -125,7 +125,7 @@ def layer_variances(
         squares: list[Tensor] = []
         for _ in range(DRAWS):
             grads = estimate_chains(model, estimator, x, generator).grads
-            # Of chains, the sum over them: what the layer's biases receive from one image.
+            # Sum over chains, which gives the gradient of the layer's biases for one image.
             flat = [(grad.sum(0) if grad.ndim > x.ndim else grad).double() for grad in grads]
             sums = [a + b for a, b in zip(sums, flat, strict=True)] if sums else flat
             squares = (
@@ -156,7 +156,7 @@ def described(config: TrainConfig) -> str:
 
 
 def best_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return of every estimator the run with the best validation bound."""
+    """Return the run with the best validation bound for every estimator."""
     found: dict[object, Row] = {}
     for row in rows:
         key = (row["network"], row["budget"], row["estimator"], row.get("layer_samples"))
@@ -168,7 +168,7 @@ def best_rows(rows: Sequence[Row]) -> list[Row]:
 
 
 def show(args: argparse.Namespace) -> None:
-    """Print a table for each network and budget, best first, and of several layers the variances."""
+    """Print a table for each network and budget, best first, and the variances for several layers."""
     result = json.loads(args.output.read_text())
     best = best_rows(result["rows"])
     for network, budget in dict.fromkeys((row["network"], row["budget"]) for row in best):

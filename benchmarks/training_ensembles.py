@@ -1,7 +1,7 @@
-"""What the benchmarks that train have in common: arguments, a file of finished rows, and the training of an ensemble.
+"""Code that training benchmarks share: arguments, a file of finished rows, and the training of an ensemble.
 
-An ensemble is as many runs as can share the replica axis. What is finished is in the output file after every ensemble,
-and is not repeated.
+An ensemble contains as many runs as can share the replica axis. The output file is written after every ensemble, and
+finished runs are not repeated.
 """
 
 import argparse
@@ -27,11 +27,11 @@ from arms.bench.training.trainer import Trainer, model_of, of_run
 
 Row: TypeAlias = dict[str, Any]
 BOUND = 100
-"""K of the bounds that are noted."""
+"""K of the recorded bounds."""
 
 
 def parser_of(description: str | None, phases: Sequence[str]) -> argparse.ArgumentParser:
-    """Return a parser of what all of these benchmarks are asked."""
+    """Return a parser with the arguments that all of these benchmarks share."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -41,17 +41,17 @@ def parser_of(description: str | None, phases: Sequence[str]) -> argparse.Argume
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="medium")
     parser.add_argument(
-        "--seconds", type=float, default=math.inf, help="begin no ensemble after this long"
+        "--seconds", type=float, default=math.inf, help="start no ensemble after this time"
     )
     return parser
 
 
 class Results:
-    """The output file: rows of finished runs, and what made them.
+    """The output file, with rows of finished runs, and their command and machine.
 
     Args:
-        args: Of the parser above.
-        key: The fields of a configuration that tell its row from others.
+        args: The arguments from the parser above.
+        key: The fields of a configuration that identify its row.
     """
 
     def __init__(self, args: argparse.Namespace, key: Sequence[str]) -> None:
@@ -75,7 +75,7 @@ class Results:
     def ensembles(
         self, configs: Sequence[TrainConfig], title: str, described: Callable[[TrainConfig], str]
     ) -> Iterator[list[TrainConfig]]:
-        """Yield ensembles of configurations while there is time, and print which begin and which are left."""
+        """Yield ensembles of configurations until the time limit, and print started and remaining runs."""
         for together in group_for_ensembles(configs):
             names = f"{title}: {', '.join(dict.fromkeys(map(described, together)))}"
             if perf_counter() > self._until:
@@ -85,7 +85,7 @@ class Results:
             yield together
 
     def add(self, rows: Sequence[Row], replacing: Sequence[str] = ()) -> None:
-        """Write rows to the file, in place of those that have the same fields `replacing`, if any are named."""
+        """Write rows to the file, and replace rows with the same values of the fields `replacing`."""
         if replacing:
             replaced = {tuple(row[name] for name in replacing) for row in rows}
             kept = [
@@ -99,12 +99,12 @@ class Results:
 
 
 def field_of(config: TrainConfig, name: str) -> Any:
-    """Return a field of a configuration as rows hold it: unfolded estimators are told by their label."""
+    """Return a field of a configuration for a row. The label of an estimator shows if it is unfolded."""
     return config.label if name == "estimator" else getattr(config, name)
 
 
 def _hashable(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value  # as JSON brings a tuple back
+    return tuple(value) if isinstance(value, list) else value  # JSON converts tuples to lists
 
 
 def train_ensemble(
@@ -115,15 +115,16 @@ def train_ensemble(
     key: Sequence[str],
     look_at: Callable[[Trainer, Tensor, Sequence[Row]], None],
 ) -> list[Row]:
-    """Train runs as one ensemble and return a row for each, with the time of a step, looks left out.
+    """Train runs as one ensemble, and return a row for each, with the time per step without evaluations.
 
     Args:
-        configs: Of one ensemble.
-        datasets: Of each run.
-        device: Where to train.
-        looks: How often `look_at` is called, at equal distances.
-        key: The fields of a configuration that its row has.
-        look_at: Adds to the rows what is to be noted; gets the trainer and the ELBO of all replicas since the last.
+        configs: The configurations of one ensemble.
+        datasets: The data set of each run.
+        device: The device for training.
+        looks: The number of calls of `look_at`, at equal intervals.
+        key: The fields of a configuration that its row contains.
+        look_at: A function that adds results to the rows, called with the trainer and the ELBO of all replicas since
+            the previous call.
     """
     start, seconds, steps = perf_counter(), 0.0, configs[0].steps
     trainer = ensemble_trainer(configs, datasets, device)
@@ -140,7 +141,9 @@ def train_ensemble(
         elbo = trainer.take_elbo()
         if device.startswith("cuda"):
             torch.cuda.synchronize()
-        seconds += perf_counter() - begin if step > every else 0.0  # the first block compiles
+        seconds += (
+            perf_counter() - begin if step > every else 0.0
+        )  # the first block includes compilation
         torch.set_float32_matmul_precision("high")
         look_at(trainer, elbo, rows)
         torch.set_float32_matmul_precision("highest")
@@ -170,7 +173,7 @@ def note_bounds(
     found: dict[str, list[float]] = {"train": elbo.tolist()}
     for split in splits:
         found[split] = []
-        for index, name in enumerate(names):  # every data set has as many runs as any other
+        for index, name in enumerate(names):  # all data sets have the same number of runs
             weights = model_of(of_run(state, index, len(names)))
             average = weights["pixel_mean"]
             wide = replace(configs[0], replicas=len(average))

@@ -1,17 +1,17 @@
-"""Variance, and for biased estimators bias, of the gradient at a discrete VAE's logits, given the images.
+"""Variance of the gradient at a discrete VAE's logits, given the images, and bias of biased estimators.
 
     ARMS_DATA_DIR=... python benchmarks/vae_variance.py
     python benchmarks/vae_variance.py --plot docs/figures/midpoint_variance.png
     python benchmarks/vae_variance.py --markdown
     python benchmarks/vae_variance.py --seed 1 --estimators loorf midpoint flips reinmax --output ...
 
-Every model is trained on dynamic MNIST for 1, 2,000 and 20,000 steps, by one estimator for all, unless its run is there
-already. Then 16 training images are binarised once and kept, so that nothing varies but the latents. The variance is
-summed over the 200 logits, averaged over the images, and divided by that of LOORF with as many samples as the estimator
-makes evaluations. Bias is |E g - gradient| / |gradient| over all images and logits; for these estimators, each a mean
-over independent samples, it does not depend on how many there are. `tail` is the share of the variance that the largest
-hundredth of the draws make: 0.01 if all are alike. Another seed means other models and other images. --plot and
---markdown read the file of results.
+Models are trained on dynamic MNIST for 1, 2,000 and 20,000 steps, all by the same estimator, unless their runs exist.
+Then 16 training images are binarised once, so that only the latents vary. The variance is summed over the 200 logits,
+averaged over the images, and divided by the variance of LOORF with the same number of evaluations. Bias is
+|E g - gradient| / |gradient| over all images and logits. It does not depend on n, because each biased estimator is a
+mean over independent samples. `tail` is the share of the largest hundredth of the draws in the variance, which is 0.01
+if all draws are equally large. The seed determines the models and the images. --plot and --markdown read the file of
+results.
 """
 
 import argparse
@@ -58,9 +58,9 @@ NOTES = {
 BUDGETS = [3, 6, 15]
 STEPS = [1, 2_000, 20_000]
 REFERENCE = "midpoint"
-"""What the gradient is known from, unbiased and of low variance, with the largest budget."""
+"""The unbiased estimator with low variance that provides the reference gradient, with the largest budget."""
 GROUPS = 20
-"""Of draws: what the jackknife leaves out one of, and what one call makes, so that it fits into the cache."""
+"""The number of draws per call, which fits into the cache, and the unit of the jackknife."""
 RESULTS = Path(__file__).parent / "results" / "vae_variance.json"
 
 Row = dict[str, Any]
@@ -72,11 +72,10 @@ class Problem(LogWeights):
     def draw(self, estimator: arms.Estimator, draws: int) -> Tensor:
         """Return estimates `[draws, images, latents]`.
 
-        Coefficients that are fitted on other rows of a batch see the last batch axis only: the images of one draw, as
-        in training.
+        Coefficients are fitted on the other rows of the last batch axis: the images of one draw, as in training.
         """
         at_once = self.logits.expand(GROUPS, -1, -1)
-        with torch.no_grad():  # so that parameters of an estimator ask for no second derivative
+        with torch.no_grad():  # parameters of an estimator then need no second derivatives
             calls = [
                 estimator(self.objective, at_once, self.generator, validate=False).grad
                 for _ in range(draws // GROUPS)
@@ -87,8 +86,8 @@ class Problem(LogWeights):
 def relative_bias(estimates: Tensor, references: Tensor) -> Known:
     """Return |E g - gradient| / |gradient|, with a jackknife over groups of draws.
 
-    The squared norm of a mean is too large by the variance of that mean. The products of means of different groups are
-    not, and they replace it in numerator and denominator.
+    The squared norm of a mean is biased upwards by the variance of the mean. Products of means of different groups are
+    unbiased, and replace the squared norm in numerator and denominator.
     """
     mine, theirs = (
         draws.unflatten(0, (GROUPS, -1)).mean(1).double().flatten(1)
@@ -102,18 +101,18 @@ def relative_bias(estimates: Tensor, references: Tensor) -> Known:
     square = max(0.0, without(None))
     left_out = torch.tensor([without(group) for group in range(GROUPS)], dtype=torch.float64)
     error = math.sqrt((GROUPS - 1) * left_out.var(correction=0).item())
-    # The root's own derivative would say nothing of a bias near zero: go up by one error of the square instead.
+    # The derivative of the root is useless near zero. The error is the increase of the root by one error of the square.
     return Known(math.sqrt(square), math.sqrt(square + error) - math.sqrt(square))
 
 
 def square_norm(groups: Tensor) -> float:
-    """Return an unbiased estimate of the squared norm of the mean behind independent groups `[groups, entries]`."""
+    """Return an unbiased estimate of the squared norm of the mean of independent groups `[groups, entries]`."""
     products = groups.sum(0).square().sum() - groups.square().sum()
     return products.item() / (len(groups) * (len(groups) - 1))
 
 
 def contenders(names: Sequence[str]) -> Iterator[tuple[int, str, arms.Estimator]]:
-    """Yield every estimator with the most samples that each budget allows, where it allows any."""
+    """Yield every estimator with the most samples that each budget allows, if any."""
     for budget, name in product(BUDGETS, names):
         try:
             yield budget, name, arms.as_estimator(name, evaluations=budget)
@@ -130,7 +129,7 @@ def measure(problem: Problem, draws: int, reference_draws: int, names: Sequence[
     tails: dict[int, float] = {}
     biases: dict[str, Known] = {}
     rows = []
-    # The largest budget first: the bias is known best from there.
+    # Start with the largest budget, which gives the most precise bias.
     for budget, name, estimator in sorted(contenders(names), key=lambda contender: -contender[0]):
         count = estimator.design.needs.evaluations
         assert count is not None
@@ -163,7 +162,7 @@ def shown(ratio: float) -> str:
 
 
 def table(rows: Sequence[Row], names: Sequence[str], cell: Callable[[Row], str]) -> list[str]:
-    """Return a markdown table with a line for each estimator and a column for each model."""
+    """Return a Markdown table with a row for each estimator and a column for each model."""
     models = list(product(NETWORKS, STEPS))
     heads = [
         f"{network[0].upper()}{'0' if steps == 1 else f'{steps // 1000}k'}"
@@ -185,7 +184,7 @@ def table(rows: Sequence[Row], names: Sequence[str], cell: Callable[[Row], str])
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """Return all tables: of the unbiased, one for each budget with the lowest in bold; of the biased, their bias."""
+    """Return a table of unbiased estimators for each budget, with the lowest in bold, and tables of biased ones."""
     lines = []
     for budget in BUDGETS:
         rows = [row for row in result["rows"] if row["budget"] == budget and row["unbiased"]]
@@ -284,16 +283,19 @@ def main() -> None:
     )
     parser.add_argument("--draws", type=int, default=800)
     parser.add_argument(
-        "--reference-draws", type=int, default=2000, help="of the gradient, and of LOORF's variance"
+        "--reference-draws",
+        type=int,
+        default=2000,
+        help="draws for the reference gradient, and for LOORF's variance",
     )
     parser.add_argument("--output", type=Path, default=RESULTS)
     parser.add_argument(
-        "--plot", type=Path, metavar="PNG", help="draw the figure of the results that are there"
+        "--plot", type=Path, metavar="PNG", help="draw the figure of the existing results"
     )
     parser.add_argument(
-        "--markdown", action="store_true", help="print the tables of the results that are there"
+        "--markdown", action="store_true", help="print the tables of the existing results"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the models and the images")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the models and the images")
     parser.add_argument("--estimators", nargs="+", help="default: all; unbiased ones in the figure")
     parser.add_argument("--steps", type=int, nargs="+", default=STEPS, help="of training")
     options = parser.parse_args()
@@ -307,7 +309,7 @@ def main() -> None:
     for count in (options.draws, options.reference_draws):
         if count < 2 * GROUPS or count % GROUPS:
             parser.error(
-                f"draws must be a multiple of {GROUPS}, and at least two of it, got {count}"
+                f"draws must be a multiple of {GROUPS}, and at least {2 * GROUPS}, got {count}"
             )
     keep_freed_memory()
     result = {

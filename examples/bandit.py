@@ -1,8 +1,8 @@
-"""A combinatorial bandit: which 20 of 60 adverts to show, learned from clicks alone.
+"""A combinatorial bandit: learn from clicks which 20 of 60 adverts to show.
 
-Each round shows a page to each of several visitors, and says how many of them bought. Adverts of one brand get in each
-other's way, so that the best page is not made of the best adverts. The reward is a black box: `arms.draw` makes the
-pages, `arms.attach` takes what they earned.
+Each round shows a page to each of several visitors, and reports how many of them bought. Adverts of one brand compete
+with each other, so the best page does not consist of the best adverts. The reward is a black box: `arms.draw` draws the
+pages, and `arms.attach` receives their rewards.
 
     python examples/bandit.py
 """
@@ -27,7 +27,7 @@ member = np.eye(BRANDS)[brand]  # [adverts, brands]
 
 
 def worth(pages: np.ndarray) -> np.ndarray:
-    """What pages `[..., adverts]` earn on average: for a brand the root of its appeal; each beyond the slots costs."""
+    """Return the mean reward of pages `[..., adverts]`: roots of the brands' appeals, minus a cost of extra adverts."""
     earned: np.ndarray = np.sqrt((pages * appeal) @ member).sum(-1) - np.maximum(
         pages.sum(-1) - SLOTS, 0
     )
@@ -35,7 +35,7 @@ def worth(pages: np.ndarray) -> np.ndarray:
 
 
 def greedy() -> np.ndarray:
-    """A page by somebody who knows everything: always the advert that adds most."""
+    """Return a page from the known appeals, by repeatedly adding the advert that adds most."""
     page = np.zeros(ADVERTS)
     for _ in range(SLOTS):
         page[np.argmax([worth(np.maximum(page, one)) for one in np.eye(ADVERTS)])] = 1
@@ -43,7 +43,7 @@ def greedy() -> np.ndarray:
 
 
 def learn(estimator: str) -> tuple[list[float], np.ndarray]:
-    """The mean worth of the pages shown in each tenth of the rounds, and the most likely page in the end."""
+    """Return the mean worth of the pages in each tenth of the rounds, and the most likely page at the end."""
     noise, generator = np.random.default_rng(1), torch.Generator().manual_seed(1)
     logits = torch.full((ADVERTS,), -0.7, requires_grad=True)
     optimizer = torch.optim.Adam([logits], lr=0.03)

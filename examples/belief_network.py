@@ -37,11 +37,11 @@ class BeliefNetwork(nn.Module):
     def forward(self, x: Tensor, estimator: str, num_samples: int, by_layer: bool) -> Tensor:
         """Return the ELBO `[batch]`, with the gradient of both layers."""
         q1 = arms.draw(self.up1(x), estimator, num_samples)
-        q2 = arms.draw(self.up2(q1.samples), given=q1)  # every chain at logits of its own
+        q2 = arms.draw(self.up2(q1.samples), given=q1)  # every chain has its own logits
         b1, b2 = q1.samples, q2.samples
-        known = log_prob(x, self.down1(b1)) - log_prob(b1, q1.logits)  # once b1 is
+        known = log_prob(x, self.down1(b1)) - log_prob(b1, q1.logits)  # depends on b1 only
         rest = log_prob(b1, self.down2(b2)) + log_prob(b2, self.top) - log_prob(b2, q2.logits)
-        # A layer then learns from its own term and those after it alone, which is less noisy.
+        # By layer, a layer learns only from its own and later terms, which lowers the variance.
         return arms.attach([q1, q2], [known, rest] if by_layer else known + rest)
 
 

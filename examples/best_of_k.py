@@ -1,8 +1,9 @@
 """Mean reward or pass@4: a small autoregressive policy that guesses codes, trained in three ways.
 
-A code has three digits from 0 to 3, small ones more often. The policy knows their sum and writes a
-code digit by digit; a checker says whether it is right. Many codes have the same sum: one guess
-should be the likeliest of them, four guesses should differ. Results are exact, over all codes.
+A code has three digits from 0 to 3, where small digits are more frequent. The policy knows their sum and
+writes a code digit by digit. A checker tells whether the code is right. Many codes have the same sum. A
+single guess should be the most likely code, and four guesses should differ. Results are exact sums over
+all codes.
 
     python examples/best_of_k.py
     python examples/best_of_k.py --seeds 5 --output examples/results/best_of_k.json

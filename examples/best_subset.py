@@ -1,4 +1,4 @@
-"""Which ten of the 64 squares and products of diabetes' ten measurements predict it best?
+"""Select the ten best predictors of diabetes from 64 features: ten measurements, their squares and products.
 
 python examples/best_subset.py
 """
@@ -27,7 +27,7 @@ products = make_pipeline(
 )
 X = products.fit_transform(measured.data)
 names = products.get_feature_names_out(measured.feature_names)
-keep = names != "sex^2"  # the square of a binary column says nothing new
+keep = names != "sex^2"  # the square of a binary column adds no information
 X, names = X[:, keep], names[keep]
 train_X, test_X, train_y, test_y = train_test_split(
     X, measured.target, test_size=0.3, random_state=0
@@ -53,8 +53,6 @@ for title, model, columns in (
     train, test = model.score(train_X[:, columns], train_y), model.score(test_X[:, columns], test_y)
     print(f"{title:24}{count:9}{train:10.3f}{test:9.3f}")
 
-print(
-    "\nselected, with coefficients of standardized columns and what the search made of their probability:"
-)
+print("\nselected features, with coefficients of standardized columns and learned probabilities:")
 for j in selector.get_support(indices=True):
     print(f"  {names[j]:8} {selector.coef_[j]:+8.2f}  {selector.probabilities_[j]:.2f}")

@@ -1,7 +1,7 @@
-"""Categorical codes: a digit as 6 symbols of an alphabet of 16, sent through a channel that may change them.
+"""Categorical codes: send a digit as 6 symbols of an alphabet of 16 through a noisy channel.
 
-The receiver's network gets the indices that arrive: nothing about the channel can be differentiated, and an
-`arms.Indices` hands the objective indices.
+The receiver's network gets the received indices. The channel cannot be differentiated. With `arms.Indices`, the
+objective receives indices.
 
     python examples/categorical_codes.py
 """
@@ -18,9 +18,7 @@ parser = argparse.ArgumentParser(
     description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
 )
 parser.add_argument("--steps", type=int, default=1500)
-parser.add_argument(
-    "--noise", type=float, default=0.1, help="how often a symbol arrives as another"
-)
+parser.add_argument("--noise", type=float, default=0.1, help="probability that a symbol is changed")
 options = parser.parse_args()
 
 images = torch.from_numpy(load_digits().data).float() / 16
@@ -35,7 +33,7 @@ def channel(code: Tensor) -> Tensor:
 
 
 def fit(estimator: str) -> tuple[float, list[list[int]]]:
-    """Train sender and receiver, and return the accuracy, and the likeliest code of one image of each digit."""
+    """Train sender and receiver, and return the accuracy, and the most likely code of one image per digit."""
     torch.manual_seed(0)
     sender = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, SYMBOLS * ALPHABET))
     symbols = nn.Embedding(SYMBOLS * ALPHABET, 32)

@@ -1,4 +1,4 @@
-"""A discrete VAE of your own modules: 40 bits for an 8 x 8 digit, trained by the gradient of the ELBO.
+"""A discrete VAE in plain PyTorch: 40 bits for an 8 x 8 digit, trained on the ELBO.
 
 python examples/discrete_vae.py
 """
@@ -21,7 +21,7 @@ options = parser.parse_args()
 torch.manual_seed(0)
 
 digits = torch.from_numpy(load_digits().data).float() / 16
-images = digits.bernoulli()  # a pixel's gray is its probability
+images = digits.bernoulli()  # gray values are probabilities
 train, test = images[:1500], images[1500:]
 
 encoder = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 40))
@@ -34,7 +34,7 @@ def elbo(x: Tensor, estimator: str, num_samples: int) -> Tensor:
 
     def log_weight(b: Tensor) -> Tensor:  # [n, batch, 40] -> [n, batch]
         pixels: Tensor = Bernoulli(logits=decoder(b), validate_args=False).log_prob(x).sum(-1)
-        # log q is detached: its score has mean zero, and would be nothing but noise.
+        # log q is detached, because its score has mean zero and would only add noise.
         divergence = arms.Bits(logits.detach()).log_prob(b) - arms.Bits(prior).log_prob(b)
         return pixels - divergence
 
@@ -54,7 +54,7 @@ for step in range(options.steps):
 with torch.no_grad():
     print(f"test ELBO: {elbo(test, 'loorf', 100).mean().item():.2f} nats")
     made = decoder(prior.sigmoid().expand(6, 40).bernoulli()).sigmoid()
-for row in range(8):  # six images that the model has made up
+for row in range(8):  # six samples of the model
     print(
         "   ".join(
             "".join(" .:*#"[int(4.99 * gray)] * 2 for gray in one.view(8, 8)[row].tolist())

@@ -1,9 +1,9 @@
-"""Hard gates: how few of 64 pixels and 100 hidden units does a classifier of digits need?
+"""Hard gates: train a classifier of digits that uses few of 64 pixels and 100 hidden units.
 
-Each has a gate b ~ Bernoulli(sigmoid(logits)). The objective is the mean log-likelihood minus a
-price for each open gate. Each image of a minibatch draws gates ("row"), or all share one draw
-("shared"). The table has the objective of sampled gates, and the accuracy at equal sparsity: the
-15 likeliest pixels and units are kept, and the weights are fitted to them once more.
+Each pixel and unit has a gate b ~ Bernoulli(sigmoid(logits)). The objective is the mean log-likelihood
+minus a price for each open gate. Gates are drawn for each image of a minibatch ("row"), or once for all
+("shared"). The table shows the objective with sampled gates, and the accuracy at equal sparsity: the 15
+most likely pixels and units are kept, and the weights are trained further.
 
     python examples/gates.py
     python examples/gates.py --seeds 5 --steps 6000 --rates 0.01 --output gates.json
@@ -27,7 +27,7 @@ PIXELS, UNITS, KEPT, PRICE = 64, 100, 15, 0.02  # nats per image for an open gat
 SAMPLES = {"flips": 4, "midpoint": 4, "arms": 6, "loorf": 6}  # at most six evaluations
 SAMPLES |= {"st": 6, "st-sigmoid": 6, "gumbel-softmax": 6, "reinmax": 6}  # biased
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("--steps", type=int, default=300, help="half as many follow for the weights")
+parser.add_argument("--steps", type=int, default=300, help="half as many more train only weights")
 parser.add_argument("--seeds", type=int, default=1, help="trained side by side")
 parser.add_argument("--rates", type=float, nargs="+", default=[0.03, 0.3], help="of the gates")
 parser.add_argument("--output", type=Path)
@@ -37,7 +37,7 @@ images, labels = torch.from_numpy(digits.data).float() / 16, torch.from_numpy(di
 
 
 def fit(draws: str, estimator: str, rate: float, seeds: range) -> dict[str, list[float]]:
-    """Train gates and weights, then the weights alone, and return what each seed has reached."""
+    """Train gates and weights, then only the weights, and return the results of each seed."""
     orders, networks = [], []
     for seed in seeds:
         torch.manual_seed(seed)
@@ -66,7 +66,7 @@ def fit(draws: str, estimator: str, rate: float, seeds: range) -> dict[str, list
     found, kept = dict[str, list[float]](), torch.zeros_like(logits).unsqueeze(0)
     for step in range(options.steps * 3 // 2):
         rows = train.gather(1, torch.randint(train.shape[1], (len(train), 50)))
-        if step == options.steps:  # the gates are chosen: the rest is for the weights
+        if step == options.steps:  # fix the gates, and continue with the weights
             for key, of in (("train", train), ("test", test)):
                 found[key] = torch.stack([sampled(of) for _ in range(100)]).mean(0).tolist()
             found["open"] = (logits > 0).sum((1, 2)).tolist()
@@ -88,7 +88,7 @@ print(f"{'draws':8}{'estimator':15}{'rate':>6}{'sampled objective':>19}{'accurac
 rows = []
 for draws, name in product(("row", "shared"), SAMPLES):
     rate, tried = options.rates[0], dict[float, float]()
-    if len(options.rates) > 1:  # the best on the training set, with a seed of its own
+    if len(options.rates) > 1:  # choose the best rate on the training set, with a separate seed
         tried = {one: fit(draws, name, one, range(100, 101))["train"][0] for one in options.rates}
         rate = max(tried, key=tried.__getitem__)
     found = fit(draws, name, rate, range(options.seeds))

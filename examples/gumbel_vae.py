@@ -1,4 +1,4 @@
-"""A VAE with categories and `F.gumbel_softmax`, as it is usually written: nothing here is ours.
+"""A VAE with categories and `F.gumbel_softmax`, as it is usually written, without this package.
 
 docs/sites.md changes it to an unbiased gradient in four lines, and the tests train the result.
 

@@ -1,8 +1,8 @@
-"""A ResNet that decides for every image which of its five blocks to run.
+"""A ResNet that decides for every image which of its five blocks run.
 
 The blocks are torchvision's `BasicBlock`, with GroupNorm in place of batch normalization, and one
-new line: the residual is multiplied by a gate, one bit that looks at the block's input. Each gate
-depends on all gates before it. An open gate has a price.
+new line: the residual is multiplied by a gate, one bit whose logit is computed from the block's input.
+Each gate depends on all earlier gates. An open gate has a price.
 
     python examples/resnet_gates.py
 """
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 import arms
 
-parser = argparse.ArgumentParser(description="Which of five blocks does an image need?")
+parser = argparse.ArgumentParser(description="Train a ResNet that skips blocks.")
 parser.add_argument("--steps", type=int, default=400)
-parser.add_argument("--price", type=float, default=0.03, help="of an open gate, in nats")
+parser.add_argument("--price", type=float, default=0.03, help="price of an open gate, in nats")
 options = parser.parse_args()
 
 

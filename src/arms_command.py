@@ -1,4 +1,4 @@
-"""Start the `arms` command. Its imports take seconds; Ctrl-C ends them in one line."""
+"""Start the `arms` command, and print one line if Ctrl-C interrupts its imports."""
 
 import os
 import sys
@@ -15,20 +15,20 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("arms"):
             raise
-        remedy = "pip install 'arms-grad[bench]' ('.[bench]' in its folder)"
+        remedy = "pip install 'arms-grad[bench]' (or '.[bench]' in the repository)"
         _end(f"the command line needs {error.name}: {remedy}", 2)
 
 
 def _prepare_streams() -> None:
     """Make stdout and stderr accept all output, even if a caller closed them."""
-    # The numbers of closed streams would go to the next files opened, such as a checkpoint.
+    # Otherwise, the next file that is opened, such as a checkpoint, gets a closed stream's number.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(descriptor, True)  # the processes of a sweep need them too
+        os.set_inheritable(descriptor, True)  # the processes of a sweep need the streams too
     os.close(descriptor)
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, os.fdopen(number, "w", errors="backslashreplace"))
-    if hasattr(sys.stdout, "reconfigure"):  # "?" for what it cannot encode, as "±" in ASCII
+    if hasattr(sys.stdout, "reconfigure"):  # print "?" for characters that cannot be encoded
         sys.stdout.reconfigure(errors="replace")
 
 

@@ -1,4 +1,4 @@
-"""An environment that holds torch, numpy, what those two need, and nothing else that is not named."""
+"""An environment that contains only torch, numpy, their dependencies, and the named packages."""
 
 import importlib.metadata
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make_bare_environment(home: Path, *more: str) -> Path:
-    """Link the files of those distributions into a fresh environment; return its folder of packages."""
+    """Link the files of these distributions into a new environment, and return its package folder."""
     venv.create(home, with_pip=False, symlinks=True)
     (site,) = home.glob("lib/python*/site-packages")
     known: set[str] = set()
@@ -28,7 +28,7 @@ def make_bare_environment(home: Path, *more: str) -> Path:
 
 
 def _requirements(name: str, known: set[str]) -> set[str]:
-    """Add the distributions that one needs, itself included; extras and other platforms' left out."""
+    """Add a distribution and its dependencies, without extras and without other platforms."""
     key = re.sub(r"[-_.]+", "-", name).lower()
     try:
         wanted = importlib.metadata.requires(key) or []

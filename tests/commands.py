@@ -1,7 +1,7 @@
-"""What the fixture `say` gives: a command that is run in the test's own process."""
+"""The type of the fixture `say`, which runs a command in the test's process."""
 
 from collections.abc import Callable
 from typing import TypeAlias
 
 Say: TypeAlias = Callable[..., tuple[int, str, str]]
-"""Takes the words of a command; returns its exit code, and what it said on stdout and stderr."""
+"""A function that takes the words of a command, and returns its exit code, stdout and stderr."""

@@ -13,7 +13,7 @@ from hypothesis import settings
 
 from arms.bench.data import Dataset, load
 
-# What tests and their child processes print is the same on every terminal, and in every locale.
+# The output of tests and their child processes does not depend on the terminal or the locale.
 for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
     os.environ.pop(name, None)
 os.environ["PYTHONIOENCODING"] = "utf-8"
@@ -40,7 +40,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Let signals come to the tests of signals and to their child processes.
+    """Let signals reach the tests of signals and their child processes.
 
     Processes in the background of a script ignore Ctrl-C, and hand that on to their children.
     """
@@ -79,7 +79,7 @@ def all_digits() -> Dataset:
 
 @pytest.fixture(scope="session")
 def digits(all_digits: Dataset) -> Dataset:
-    """Few images: most tests are not about what is learned."""
+    """A data set with few images, because most tests do not depend on the learned model."""
     train, valid, test = all_digits.train[:100], all_digits.valid[:20], all_digits.test[:20]
     return replace(all_digits, train=train, valid=valid, test=test)
 

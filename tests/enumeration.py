@@ -1,4 +1,4 @@
-"""Exact expectations of estimators, stacked ones included, from what their designs can draw."""
+"""Exact expectations of estimators, including stacked ones, from all outcomes of their designs."""
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from arms.estimators import TensorObjective
 def exact_mean(estimator: Estimator, objective: TensorObjective, latent: Latent) -> Tensor:
     """Return the exact expectation of the gradient `[*event]`.
 
-    Stacked estimators serve disjoint parts of a batch: the mean over all of them.
+    For stacked estimators, which serve different parts of a batch, return the mean over all of them.
     """
     inner = estimator.inner if isinstance(estimator, ExtraSample) else estimator
     if isinstance(inner, Stacked):

@@ -1,4 +1,4 @@
-"""Run the examples in the docstrings of an installed `arms`; it needs no pytest.
+"""Run the docstring examples of an installed `arms`, without pytest.
 
 `python installed.py` runs those of the library, which needs torch and numpy. `python installed.py
 bench` adds those of the benchmark suite, which needs the extra of that name.
@@ -16,7 +16,7 @@ import torch
 import arms
 
 OPTIONAL = {"arms.bench": "bench", "arms.sklearn": "sklearn"}
-"""Parts that need an extra, and its name."""
+"""Parts that need an extra, with the name of the extra."""
 SKIPPED = ("arms.__main__", "arms.bench.models.kernels", "arms.bench.sweeps.engines.ray")
 """Modules that run the command line, or need Triton or Ray, which none of these extras installs."""
 

@@ -73,7 +73,7 @@ class Wild(nn.Module):
 
 @dataclass(frozen=True)
 class Instance:
-    """An estimator, and the kind of latent that it is tried on."""
+    """An estimator, with the kind of latent for its tests."""
 
     estimator: Estimator
     kind: type[Latent] = Bits
@@ -83,12 +83,12 @@ class Instance:
         return f"{self.name or self.estimator}, {self.kind.__name__}"
 
     def fitted(self, width: int) -> Estimator:
-        """Return the estimator for a first batch axis of that length."""
+        """Return the estimator for a first batch axis of this length."""
         return fitted(self.estimator, width)
 
 
 def fitted(estimator: Estimator, width: int) -> Estimator:
-    """Return the estimator for a first batch axis of that length, which stacked ones divide."""
+    """Return the estimator for a first batch axis of this length, which stacked estimators divide."""
     match estimator:
         case ExtraSample():
             return ExtraSample(fitted(estimator.inner, width))
@@ -284,7 +284,7 @@ JOINT_LATENTS: list[Latent] = [
 
 
 def parts(estimator: Estimator) -> list[Estimator]:
-    """Return the estimators that one is made of: itself, if it is no wrapper."""
+    """Return the inner estimators of a wrapper, or the estimator itself."""
     match estimator:
         case ExtraSample() | WithTaylor() | OnBound():
             return parts(estimator.inner)
@@ -295,7 +295,7 @@ def parts(estimator: Estimator) -> list[Estimator]:
 
 
 def is_enumerable(instance: Instance) -> bool:
-    """Whether the design lists all that it can draw: some couplings and relaxed noise do not."""
+    """Whether the design lists all its outcomes, unlike some couplings and relaxed noise."""
     if any(isinstance(one, Stacked) for one in _all_parts(instance.estimator)):
         return all(
             is_enumerable(Instance(part, instance.kind)) for part in parts(instance.estimator)

@@ -1,4 +1,4 @@
-"""An estimator with a parameter of its own, as a user would write it."""
+"""An estimator with a parameter, as a user would write it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

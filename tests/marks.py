@@ -4,9 +4,9 @@ import pytest
 import torch
 
 slow = pytest.mark.slow
-"""Of a long list of alike cases those that `make slow` runs; `make test` runs the others."""
+"""A mark for some of many similar cases, which only `make slow` runs."""
 signals = pytest.mark.signals
-"""Of tests that send signals to themselves or to their child processes."""
+"""A mark for tests that send signals to themselves or to their child processes."""
 needs_cluster = pytest.mark.cluster
-"""Of what needs the packages of the extra `cluster`: `make cluster` runs it, in an environment of its own."""
+"""A mark for tests that need the extra `cluster`, which `make cluster` runs in a separate environment."""
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

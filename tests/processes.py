@@ -1,4 +1,4 @@
-"""Child processes of tests: each in a session of its own, speaking UTF-8, and gone when the test ends."""
+"""Child processes of tests: each has a separate session, uses UTF-8, and ends with the test."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ ARMS = [
     "-c",
     "import sys; from arms_command import main; sys.argv[0] = 'arms'; main()",
 ]
-"""The command `arms`, to which a test adds its words."""
+"""The command `arms`, to which a test adds arguments."""
 KILLED_AFTER_SAVES = """
 import os, signal, sys
 import arms.bench.runs.ensemble as ensemble
@@ -30,9 +30,9 @@ def save_and_die(*args):
 ensemble._save = save_and_die
 main()
 """
-"""The command `arms`, killed after as many saves of runs as its first argument says."""
+"""The command `arms`, killed after a number of saves that is its first argument."""
 IN_BACKGROUND = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]
-"""Before a command: it starts with Ctrl-C ignored, as in the background of a script."""
+"""A prefix that makes a command ignore Ctrl-C, as in the background of a script."""
 
 
 @contextmanager

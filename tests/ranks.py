@@ -13,7 +13,7 @@ from arms.latents import Enumerable
 
 @dataclass(frozen=True, eq=False)
 class Ranks(Enumerable):
-    """A Plackett-Luce order of d items; a sample holds the rank of each item, `[n, *batch, d]`.
+    """A Plackett-Luce order of d items. A sample contains the rank of each item, `[n, *batch, d]`.
 
     Its log-probability is not linear in the sample, so the score is not the sample minus its mean.
     """

@@ -7,12 +7,12 @@ from arms.bench.config import TrainConfig
 from arms.bench.runs.run import Run
 
 SHORT_FLAGS = ["--steps", "20", "--report-every", "10", "--latents", "4", "--num-samples", "2"]
-"""A training that takes a moment, for tests of the command line."""
+"""A short training for tests of the command line."""
 Bounds = Mapping[str, Mapping[int, Sequence[float]]]
 
 
 def bounds_of(config: TrainConfig, level: float = -100.0, spread: float = 1.0) -> Bounds:
-    """Bounds that tell split and K from each other: train ends in .1, test in .2, and K is added."""
+    """Bounds that identify split and K: train ends in .1, test ends in .2, and K is added."""
     values = [spread * (r - (config.replicas - 1) / 2) for r in range(config.replicas)]
     n = config.num_samples
     counts = {"train": (1, n // 2, n), "test": (1, n // 2, n, 100)}

@@ -1,4 +1,4 @@
-"""Estimators that are wrong on purpose: what the tests must be able to see."""
+"""Estimators that are wrong on purpose, which the tests must detect."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ class OtherCouplingsCorrection(LeaveOneOut):
 
 
 class WrongCorrelation(LeaveOneOut):
-    """By a millionth: too little for draws, not for enumeration."""
+    """Wrong by a millionth, which enumeration detects and draws do not."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         return super().combine(draw, values) * (1 + 1e-6)
@@ -78,7 +78,7 @@ class ProductOfAverages(LeaveOneOut):
 
 
 class SelfBaseline(LeaveOneOut):
-    """The mean over all samples as the baseline, its own included, without the correction."""
+    """The mean over all samples as the baseline, including the sample itself, without a correction."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         n = self.design.num_samples
@@ -92,7 +92,7 @@ class FlippedNoise(ARM):
 
 @dataclass(frozen=True)
 class StraightThrough(Reinforce):
-    """mean_i df/db(b_i) p (1 - p), labeled as unbiased: the derivative taken for a difference."""
+    """mean_i df/db(b_i) p (1 - p), labeled as unbiased: the derivative instead of a difference."""
 
     def __post_init__(self) -> None:
         set_design(self, Independent(self.num_samples, differentiated=True))
@@ -139,7 +139,7 @@ class NoCorrectionOfSlots(OnBound):
 
 
 class DirectTermTwice(DisARMOnBound):
-    """The whole gradient, and the direct term on top."""
+    """The whole gradient plus a second direct term."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         slots = self.design.num_samples // 2
@@ -157,7 +157,7 @@ class DirectTermNever(DisARMOnBound):
 
 
 class OwnPartOfTheBound(MidpointOnBound):
-    """The midpoint's own part left in, as if the control variate had mean zero latent by latent."""
+    """Each latent's own part is not excluded from the control, as if its mean were zero for each latent."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -168,7 +168,7 @@ class OwnPartOfTheBound(MidpointOnBound):
 
 
 class SeesItself(VIMCO):
-    """A baseline that has seen its own sample."""
+    """A baseline that depends on its own sample."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         latent = draw.latent
@@ -227,7 +227,7 @@ class CoupledRODEO(LeaveOneOut):
 
 
 class OwnBitIncluded(Midpoint):
-    """The whole C . s subtracted, latent k's own part included."""
+    """The whole C . s is subtracted, including the part of latent k itself."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -239,7 +239,7 @@ class OwnBitIncluded(Midpoint):
 
 
 class OwnDerivatives(Midpoint):
-    """The mean derivative at a pair's own ends: it depends on which end is which."""
+    """The mean derivative at a pair's own ends, which depends on their order."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -250,7 +250,7 @@ class OwnDerivatives(Midpoint):
 
 
 class OwnMidpointControlsItself(Midpoint):
-    """The own part's noise measured by the same midpoint's derivative."""
+    """The noise of the own part is predicted by the derivative at the same midpoint."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -274,7 +274,7 @@ class FullTaylorMean(WithTaylor):
 
 
 class OwnCurvature(Flips):
-    """The curvature of the same samples that it is to predict."""
+    """The curvature is fitted on the samples that it predicts."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -286,7 +286,7 @@ class OwnCurvature(Flips):
 
 
 class NoTrapezoidAtTheFlip(Flips):
-    """The derivative at the sample alone, for both ends."""
+    """The derivative at the sample is used for both ends."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -297,7 +297,7 @@ class NoTrapezoidAtTheFlip(Flips):
 
 
 class FlipOfTheLargestRise(Flips):
-    """The flip that turns out to matter most, as if it had been drawn."""
+    """The flip with the largest effect is used as if it had been drawn."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         n = self.num_samples
@@ -308,7 +308,7 @@ class FlipOfTheLargestRise(Flips):
 
 
 class LawOfTheSample(WithFlips):
-    """Latents at one are flipped more often, and the weight does not say so."""
+    """Latents at one are flipped more often, but the weight does not include this."""
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
         found = super().outcomes(latent)
@@ -323,14 +323,14 @@ class LawOfTheSample(WithFlips):
 
 
 class NoLawAtInfinity(WithFlips):
-    """One infinite logit takes the distribution of the others with it: nothing is ever flipped."""
+    """One infinite logit breaks the distribution of the others, so nothing is flipped."""
 
     def distribution(self, latent: Neighbors) -> Tensor:
         return torch.where(latent.logits.isinf().any(), 0.0, super().distribution(latent))
 
 
 class ChainedCoefficients(Flips):
-    """Coefficients fitted on rows whose own curvature holds this row's draw."""
+    """Coefficients are fitted on rows whose curvature depends on this row's draw."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -346,7 +346,7 @@ class ChainedCoefficients(Flips):
 
 @dataclass(frozen=True)
 class CommonOrder(SystematicBits):
-    """One random order for all latents: those of a sample are no longer independent."""
+    """All latents share one random order, so the latents of a sample are dependent."""
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         found = super().sample_bits(logits, n, generator)
@@ -363,7 +363,7 @@ class CoupledFlipsOnBound(FlipsOnBound):
 
 
 class FlipOfOneSampleOnly(FlipsOnBound):
-    """The flips of one sample taken for those of all K."""
+    """The flips of one sample are used for all K samples."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         less = replace(draw, memory=draw.memory / self.num_samples)
@@ -374,7 +374,7 @@ class FlipOfOneSampleOnly(FlipsOnBound):
 
 
 class MedianBaseline(LeaveOneOut):
-    """The median of all samples as the baseline, its own included."""
+    """The median of all samples as the baseline, including the sample itself."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         centered = (values - values.quantile(0.5, 0)) / len(values)
@@ -392,14 +392,14 @@ class OnePercentOfEight(LeaveOneOut):
 
 
 class AntitheticLOORF(LeaveOneOut):
-    """Antithetic bits, without dividing out their correlation."""
+    """Antithetic bits without a correction for their correlation."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         return leave_one_out(draw.latent, draw.points, values)
 
 
 class NoisyCombine(LeaveOneOut):
-    """Noise of its own in what should be a pure function."""
+    """Additional noise in a function that must be pure."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         return super().combine(draw, values) * (1 + torch.randn(()).to(values) / 10)
@@ -411,7 +411,7 @@ class GlobalSamples(Independent):
 
 
 class IgnoredGenerator(LeaveOneOut):
-    """Draws from the global generator, whatever it is given."""
+    """Draws from the global generator and ignores the given one."""
 
 
 class WrongOnCategories(LeaveOneOut):
@@ -481,7 +481,7 @@ class SmallConstant(LeaveOneOut):
 
 
 class InfiniteNeighbors(LeaveOneOut):
-    """Loses the other latents' gradient where one of them is certain."""
+    """Loses the gradient of other latents if one latent is certain."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         certain = draw.latent.sum_event(draw.latent.logits.isinf().to(values.dtype)) > 0
@@ -492,7 +492,7 @@ class InfiniteNeighbors(LeaveOneOut):
 
 @dataclass(frozen=True)
 class SubtractedOwnRow(WithTaylor):
-    """A coefficient from the sum over all rows minus the own row, whose rounding error stays."""
+    """A coefficient from the sum over all rows minus this row, whose rounding error remains."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -510,7 +510,7 @@ class SubtractedOwnRow(WithTaylor):
 
 
 class SubtractedOwnRowOfFlips(Flips):
-    """Sums over the other rows by subtraction, in the safe form."""
+    """Computes sums over the other rows by subtraction."""
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -563,7 +563,7 @@ BROKEN: dict[str, Callable[[int], Estimator]] = {
     "SubtractedOwnRowOfFlips": SubtractedOwnRowOfFlips,
     "NoLawAtInfinity": lambda n: with_design(Flips(n), NoLawAtInfinity),
 }
-"""Estimators that the check of a whole estimator must refuse."""
+"""Estimators that the check of an estimator must reject."""
 
 
 def own_derivatives(n: int) -> OwnDerivatives:

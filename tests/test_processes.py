@@ -1,4 +1,4 @@
-"""What the tests rely on themselves: no process outlives the test that has started it."""
+"""The tests' own helpers: no process outlives the test that started it."""
 
 import os
 import time
@@ -10,7 +10,7 @@ from processes import started
 
 
 def alive(processes: Sequence[int]) -> list[int]:
-    """Return those that run; a process that has ended may stay in the table until its parent asks for its code."""
+    """Return the running processes. Ended processes may stay in the table until their parent reads their exit code."""
     found = []
     for process in processes:
         status = Path(f"/proc/{process}/status")

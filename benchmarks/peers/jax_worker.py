@@ -1,4 +1,4 @@
-"""JAX and NumPyro: leave-one-out REINFORCE by hand, and NumPyro's graph-based ELBO (no baseline: less work)."""
+"""Contenders in JAX and NumPyro: hand-written LOORF, and NumPyro's graph-based ELBO (less work, no baseline)."""
 
 from functools import partial
 from itertools import pairwise

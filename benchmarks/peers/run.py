@@ -1,10 +1,10 @@
-"""Time a training step of this package beside loops by hand, JAX and NumPyro: wall milliseconds per replica.
+"""Time a training step of this package, hand-written loops, JAX and NumPyro, in wall milliseconds per replica.
 
     make peers
 
-Every contender is a process of its own, pinned to one core or to two. They take turns: within a round each does a few
-steps while the others wait. What other processes use of the machine is measured during every turn. A disturbed turn is
-repeated, and if too many are, nothing is written. Times are medians over rounds.
+Every contender has a separate process, pinned to one or two cores. The contenders take turns: within a round, each
+makes a few steps while the others wait. During every turn, the CPU use of other processes is measured. Disturbed turns
+are repeated. If there are too many, no result is written. Times are medians over rounds.
 """
 
 import argparse
@@ -39,20 +39,20 @@ CONTENDERS: dict[str, tuple[int, ...]] = {
     "JAX": FIVE,
     "NumPyro": FIVE,
 }
-"""What is timed, by numbers of replicas."""
+"""The contenders, by number of replicas."""
 TICKS = os.sysconf("SC_CLK_TCK")
 SECONDS = 0.4
-"""A turn takes about this long: the system counts processor time in hundredths of a second."""
+"""Duration of a turn; it must be long, because the system counts CPU time in hundredths of a second."""
 MOST_TRIES = 4
 
 
 class BusyError(Exception):
-    """Other processes used the machine."""
+    """Other processes used the machine too much."""
 
 
 @dataclass
 class Worker:
-    """A contender's process, and its times in seconds per replica's step."""
+    """A contender's process, and its times in seconds per step and replica."""
 
     contender: Contender
     process: "subprocess.Popen[str]"
@@ -63,7 +63,9 @@ class Worker:
     def read(self) -> str:
         assert self.process.stdout is not None
         if not (line := self.process.stdout.readline()):
-            raise SystemExit(f"{self.contender} ended: run its file alone to see why")
+            raise SystemExit(
+                f"the process of {self.contender} ended: run its file alone to see why"
+            )
         return line
 
     def run(self, steps: int) -> float:
@@ -73,17 +75,17 @@ class Worker:
         return float(self.read())
 
     def calibrate(self) -> None:
-        """Choose how many steps make a turn."""
+        """Choose the number of steps per turn."""
         seconds = min(self.run(2) for _ in range(3)) * self.contender.replicas
         self.steps = max(2, round(SECONDS / seconds))
 
     def take_turn(self, most_foreign: float) -> None:
-        """Time some steps, again if others used the machine meanwhile."""
+        """Time some steps, and repeat this if other processes used the machine."""
         for _ in range(MOST_TRIES):
             before, start = busy_seconds(self.process.pid), perf_counter()
             seconds = self.run(self.steps)
             after, wall = busy_seconds(self.process.pid), perf_counter() - start
-            # The ends of an interval are known to a hundredth of a second.
+            # CPU times are accurate to a hundredth of a second.
             if after - before <= most_foreign * wall + 2 / TICKS:
                 self.times.append(seconds)
                 return
@@ -91,7 +93,7 @@ class Worker:
 
 
 def busy_seconds(worker: int) -> float:
-    """Return how long the machine's cores were busy so far with anything but a worker and this process."""
+    """Return the CPU time so far of all processes except a worker and this process."""
     first = Path("/proc/stat").read_text().splitlines()[0].split()[1:]
     user, nice, system, _, _, interrupts, soft, stolen = (int(one) for one in first[:8])
     total = user + nice + system + interrupts + soft + stolen
@@ -105,7 +107,7 @@ def _ticks_of(process: int) -> int:
 
 @contextmanager
 def workers(contenders: Sequence[Contender]) -> Iterator[list[Worker]]:
-    """Start all, one after the other, and end them at the end."""
+    """Start all workers one after the other, and stop them at the end."""
     started: list[Worker] = []
     try:
         for one in contenders:
@@ -160,21 +162,25 @@ def race(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=14)
-    parser.add_argument("--cores", type=int, nargs="+", default=[1, 2], help="how many to pin to")
+    parser.add_argument(
+        "--cores", type=int, nargs="+", default=[1, 2], help="numbers of cores to pin to"
+    )
     parser.add_argument("--networks", nargs="+", default=list(SIZES), choices=list(SIZES))
     parser.add_argument("--contenders", nargs="+", default=list(CONTENDERS), choices=CONTENDERS)
     parser.add_argument(
         "--most-foreign",
         type=float,
         default=0.05,
-        help="how much of one core all other processes may use, while a contender is timed",
+        help="the share of one core that other processes may use during a turn",
     )
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     names = ["products", *(name for name in options.contenders if name != "products")]
     here = sorted(os.sched_getaffinity(0))
     if len(here) < max(options.cores):
-        raise SystemExit(f"--cores {max(options.cores)} needs as many, and there are {len(here)}")
+        raise SystemExit(
+            f"--cores must be at most {len(here)}, the number of cores, got {max(options.cores)}"
+        )
     rows: list[dict[str, object]] = []
     for network, count in product(options.networks, options.cores):
         print(f"{network}, {count} core{'s' * (count > 1)}", flush=True)
@@ -182,7 +188,7 @@ def main() -> None:
         try:
             found = race(cores, network, names, options.rounds, options.most_foreign)
         except BusyError as error:
-            print(f"nothing written: the machine was busy, {error}", file=sys.stderr)
+            print(f"no result was written, because the machine was busy: {error}", file=sys.stderr)
             raise SystemExit(2) from None
         for row in found:
             where = f"{row['contender']}, R = {row['R']}"
@@ -203,7 +209,7 @@ def main() -> None:
 
 
 def processor() -> str:
-    """Return the name of the processor, as the system gives it."""
+    """Return the system's name of the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return models[0] if models else platform.machine()

@@ -1,7 +1,7 @@
-"""The task of all contenders, and how a worker process is driven: what is common to `make peers`.
+"""Code that all contenders of `make peers` share: the task, and the protocol of worker processes.
 
-A step: n = 10 samples of 200 bits for each of 50 binary images of 784 pixels, the ELBO, its gradient, Adam with rate
-1e-4 for the networks and plain descent with rate 1e-2 for the logits of the prior.
+A step draws n = 10 samples of 200 bits for each of 50 binary images of 784 pixels, and computes the ELBO and its
+gradient. The networks are updated by Adam with rate 1e-4, and the logits of the prior by SGD with rate 1e-2.
 """
 
 import json
@@ -18,7 +18,7 @@ SIZES = {"linear": (), "nonlinear": (200, 200)}
 
 @dataclass(frozen=True)
 class Contender:
-    """One process: what it runs, on which network, and how many replicas of a model it trains at once."""
+    """A process: its implementation, its network, and the number of replicas that it trains at once."""
 
     name: str
     network: str
@@ -33,7 +33,7 @@ def layer_sizes(network: str) -> tuple[list[int], list[int]]:
 
 
 def contender() -> Contender:
-    """Return the contender that this process is, pinned to its cores; to be called before any other import."""
+    """Pin this process to its cores, and return its contender. Call this function before other imports."""
     fields = json.loads(sys.argv[1])
     found = Contender(**fields | {"cores": tuple(fields["cores"])})
     os.sched_setaffinity(0, found.cores)
@@ -41,12 +41,12 @@ def contender() -> Contender:
 
 
 def argument(one: Contender) -> str:
-    """Return what `contender` reads back."""
+    """Return the arguments that `contender` reads."""
     return json.dumps(asdict(one))
 
 
 def serve(step: Callable[[], object], finish: Callable[[], object], replicas: int) -> None:
-    """Warm up, say so, then time as many steps as each line of the input asks for, per replica."""
+    """Warm up and report it, then time as many steps as each input line requests, per replica."""
     for _ in range(5):
         step()
     finish()

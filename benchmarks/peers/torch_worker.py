@@ -1,4 +1,4 @@
-"""The contenders in PyTorch: this package, loops by hand, and the matrix products of a step and nothing else."""
+"""Contenders in PyTorch: this package, hand-written loops, and only the matrix products of a step."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -34,7 +34,7 @@ def log_prob(x: Tensor, logits: Tensor) -> Tensor:
 
 
 class Model:
-    """What loops by hand have in common: networks, optimizers and binary images."""
+    """Networks, optimizers and binary images that all hand-written loops share."""
 
     def __init__(self) -> None:
         encoder, decoder = layer_sizes(ME.network)
@@ -72,7 +72,7 @@ def by_hand(compiled: bool) -> Step:
         b = (torch.rand(SAMPLES, BATCH, LATENTS) < torch.sigmoid(constant)).to(x.dtype)
         elbo = model.log_joint(x, b) - log_prob(b, constant)
         known = elbo.detach()
-        # The signals add up to zero over the samples, so that the mean of b drops out.
+        # The signals add up to zero over the samples, so the mean of b is not needed.
         grad = torch.einsum("nb,nbd->bd", (known - known.mean(0)) / (SAMPLES - 1), b)
         value: Tensor = elbo.mean(0) + (grad * logits).sum(-1)
         return -value.mean()
@@ -96,7 +96,7 @@ def in_a_loop(estimator: str) -> Step:
 
 
 def trained(estimator: str) -> Step:
-    """Return a step of `arms train`, which also draws its batch and bits, and keeps the variance's averages."""
+    """Return a step of `arms train`, which also draws its batch and bits, and updates averages for the variance."""
     keep_freed_memory()
     images = torch.randint(0, 256, (5000, PIXELS), dtype=torch.uint8)
     dataset = Dataset("made up", images[:4000], images[4000:4500], images[4500:], 28, 28, 255)
@@ -107,7 +107,7 @@ def trained(estimator: str) -> Step:
 
 
 def products(fastest: bool) -> Step:
-    """Return the matrix products of a step, by `torch.mm` or by the fastest that this package knows."""
+    """Return the matrix products of a step, by `torch.mm` or by this package's fastest function."""
     multiply = multiply_matrices if fastest else torch.mm
     factors = []
     for sizes, rows in zip(layer_sizes(ME.network), (BATCH, SAMPLES * BATCH), strict=True):
@@ -118,7 +118,7 @@ def products(fastest: bool) -> Step:
                 torch.rand(rows, outputs),
             )
             factors += [(x, weight), (x.t(), grad)]
-            if index:  # what a first layer is given has no gradient
+            if index:  # the input of the first layer needs no gradient
                 factors.append((grad, weight.t()))
 
     def step() -> None:

@@ -1,4 +1,4 @@
-"""Checks of user input, tests of whether a tensor can be read, and lazy properties."""
+"""Checks of user input and tensors, and lazy properties."""
 
 import difflib
 import math
@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 from torch.autograd import forward_ad
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-LARGEST_EXACT = 2**53  # up to here, float64 holds every integer
+LARGEST_EXACT = 2**53  # float64 represents every integer up to this one
 
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:
@@ -37,7 +37,7 @@ def as_positive(value: object, what: str) -> float:
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     try:
         found = float(value) if is_number else 0.0  # type: ignore[arg-type]
-    except OverflowError:  # of a large integer
+    except OverflowError:  # the integer is too large for a float
         found = math.inf
     if not 0 < found < math.inf:
         raise ValueError(f"{what} must be a positive, finite number, got {value!r}")
@@ -116,7 +116,8 @@ def true_or_unreadable(condition: Tensor) -> bool:
 
 def is_finite(tensor: Tensor) -> bool:
     """Return whether a readable tensor contains neither NaN nor infinity."""
-    # A sum is finite only if all its terms are, and takes one pass; a large one may overflow.
+    # A finite sum proves that all terms are finite, in one pass. An infinite sum proves nothing,
+    # because the sum of large finite terms may overflow.
     return math.isfinite(tensor.detach().sum().item()) or bool(tensor.isfinite().all())
 
 
@@ -131,8 +132,8 @@ def is_readable(tensor: Tensor) -> bool:
         return False
     if not torch._C._are_functorch_transforms_active():
         return True
-    # Private functions (tried on PyTorch 2.8 to 2.13). Under vmap a value is many values, and
-    # reading it raises. The wrappers of torch.func.grad hide those of vmap.
+    # These functions are private (tried on PyTorch 2.8 to 2.13). Reading a tensor under vmap
+    # raises an error. The wrappers of torch.func.grad can hide a wrapper of vmap.
     while torch._C._functorch.is_gradtrackingtensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return not torch._C._functorch.is_batchedtensor(tensor)
@@ -172,6 +173,7 @@ else:
             if instance is None:
                 return self
             value = self.function(instance)
-            # Found before this descriptor from now on. Frozen dataclasses allow no assignment.
+            # The stored value takes precedence over this descriptor from now on.
+            # `object.__setattr__` also works on frozen dataclasses.
             object.__setattr__(instance, self.function.__name__, value)
             return value

@@ -25,12 +25,13 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
     if not needs_gradient(latent):
         return value
     if torch.compiler.is_compiling():
-        # Zero in value, the estimate in derivative. The clamp only meets logits that cannot move,
-        # where inf - inf would be NaN. Zero before the product and the sum, which could overflow
-        # in half precision.
+        # The added term is zero, and its derivative is the estimate. The clamp avoids inf - inf,
+        # and only affects saturated logits, whose gradient is zero. The difference is taken
+        # first, because the product and the sum alone could overflow in half precision.
         still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
         return value + latent.sum_event((still - still.detach()) * grad)
-    # `Function.apply` unwraps what transforms left, then calls this one (tried on PyTorch 2.13).
+    # `Function.apply` first removes wrappers of function transforms. Outside of transforms, the
+    # `apply` of its base class is faster (tried on PyTorch 2.13).
     of = _Attach.apply if in_function_transform() else super(Function, _AttachPlainly).apply
     found: Tensor = of(value, logits, grad, latent.event_dims)  # type: ignore[no-untyped-call]
     return found
@@ -44,8 +45,8 @@ def attach_to_parameters(
     The positions of the points may depend on the parameters. `leaf` is the copy of the points that
     was evaluated.
     """
-    # Hidden in a tuple: the engine would walk on from tensor inputs into the objective's graph,
-    # and free what is still needed.
+    # The tuple hides these tensors from autograd. It would otherwise continue from them into the
+    # objective's graph, and free buffers that are still needed.
     inputs = (grad.detach(), (grad, points, leaf), *parameters)
     attached: Tensor = _AttachOnly.apply(*inputs)  # type: ignore[no-untyped-call]
     return attached
@@ -58,7 +59,7 @@ class _Attach(Function):
 
     @staticmethod
     def forward(value: Tensor, logits: Tensor, grad: Tensor, event_dims: int) -> Tensor:
-        return value.clone()  # no view: the tangent of one would have to be a view too
+        return value.clone()  # not a view, because its tangent would then have to be a view too
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int], output: Tensor) -> None:
@@ -69,7 +70,7 @@ class _Attach(Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         logits, grad = ctx.saved_tensors
-        if torch.is_grad_enabled():  # only if this derivative is to be differentiated in turn
+        if torch.is_grad_enabled():  # the caller asked for a graph of this derivative
             grad = _OnlyOnce.apply(grad, logits)  # type: ignore[no-untyped-call]
         scale = upstream[0]
         for _ in range(ctx.event_dims):
@@ -86,7 +87,7 @@ class _Attach(Function):
 
 
 class _AttachPlainly(_Attach):
-    """Do the same as `_Attach` outside of function transforms, in half the time."""
+    """A version of `_Attach` that takes half the time, but does not support transforms."""
 
     generate_vmap_rule = False
     setup_context = Function.setup_context
@@ -143,7 +144,7 @@ class _AttachOnly(Function):
         grads: tuple[Tensor | None, ...] = pull_back(grad, inputs, upstream[0])
         own, at_points = grads[: len(parameters)], grads[len(parameters) :]
         if at_points and at_points[0] is not None and points.requires_grad:
-            # Where the points lie depends on the parameters too.
+            # The positions of the points also depend on the parameters.
             moved = pull_back(points, parameters, at_points[0])
             own = tuple(
                 a if b is None else b if a is None else a + b

@@ -101,7 +101,7 @@ def check_fits(estimator: Estimator, latent: Latent, any_latent: str | None = No
 
 
 def _check_draw(estimator: Estimator, draw: Draw) -> None:
-    """Raise if a draw contradicts the `needs` of its design, which other code relies on."""
+    """Raise if a draw contradicts its design's `needs`, because other code relies on them."""
     needs, name = estimator.design.needs, type(estimator.design).__name__
     if not isinstance(draw, Draw):
         raise ValueError(f"the design {name} must return a Draw, got {type(draw).__name__}")
@@ -119,7 +119,7 @@ NO_CHANGE = nullcontext()
 
 
 def _full_precision(device: torch.device) -> AbstractContextManager[object]:
-    """Return a context that switches autocast off, which would round matrix products."""
+    """Return a context that switches autocast off, because autocast rounds matrix products."""
     if torch.is_autocast_enabled(device.type):
         return torch.autocast(device.type, enabled=False)
     return NO_CHANGE
@@ -159,13 +159,13 @@ def gradient(
 
 
 def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
-    """Return `result` with NaN wherever its logit is NaN and was not checked before.
+    """Return `result` with NaN for every NaN logit, unless the logits were checked before.
 
     Bits that are drawn with p = NaN look like ordinary bits, so the result must show the error.
     """
     if options.checks == "none" or (options.checks == "all" and is_readable(latent.logits)):
         return result
-    # Reading numbers on a CPU is cheap, and waits for no device.
+    # Reading values on a CPU is cheap, and does not wait for a device.
     logits = latent.logits
     if logits.device.type == "cpu" and is_readable(logits) and is_finite(logits):
         return result

@@ -4,9 +4,9 @@ $$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i) $$
 
 This is the gradient for the logits of chain i of n. The logits depend on the earlier samples of the
 chain. The estimate is unbiased because, given all earlier layers of all chains, b_i is independent
-of f_j for j != i. The first layer may have points that are not samples, such as midpoints. These
-are followed by the *mean* of this layer, and derivatives treat deeper layers as constants. Both are
-valid, because a control variate may be any function of the point. Proofs: docs/layers.md.
+of f_j for j != i. The first layer may have points that are not samples, such as midpoints. At such
+a point, a deeper layer takes its *mean*, and derivatives treat deeper layers as constants. This is
+unbiased, because a control variate may be any function of the point. Proofs: docs/layers.md.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019,
 applied to chains.
 """
@@ -33,7 +33,7 @@ def reason_not_first_layer(estimator: Estimator) -> str:
         "weights its samples": estimator.design.weighted,
         "needs values at points that are not samples": estimator.design.uses_extra_values,
         "has parameters": any(True for _ in estimator.parameters()),
-        # A biased gradient consists of derivatives, and none of them leads through deeper samples.
+        # Biased estimators use derivatives, which do not pass through the samples of deeper layers.
         "is biased (it ignores how deeper layers change)": not estimator.unbiased,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
@@ -42,7 +42,7 @@ def reason_not_first_layer(estimator: Estimator) -> str:
 def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None) -> Tensor:
     """Draw the next layer, given its logits `[m, *batch, *event]`.
 
-    Each chain gets one sample. Each point of `first` that is not a sample gets the mean instead.
+    Each chain gets one sample. Points of `first` that are not samples get the mean.
     """
     latent = latent.detach()
     points = latent.sample(1, generator)[0]
@@ -51,7 +51,7 @@ def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None)
     if not latent.has(HasMean):
         name = type(latent).__name__
         what = f"the first layer uses midpoints, so deeper layers need a mean, and {name} has none"
-        raise ValueError(f"{what}: use loorf instead")
+        raise ValueError(f"{what}: use loorf for the first layer")
     assert isinstance(latent, HasMean)
     n = len(first.points) - first.extra
     return torch.cat([points[:n], latent.mean().to(points.dtype)[n:]])
@@ -63,7 +63,7 @@ def returns_to_go(terms: Sequence[Tensor]) -> list[Tensor]:
 
 
 def first_gradient(estimator: Estimator, draw: Draw, to_go: Tensor, options: Options) -> Tensor:
-    """Return the gradient of the first layer, detached; derivatives come from the values' graph."""
+    """Return the detached gradient of the first layer. Derivatives use the graph of the values."""
     derivatives = None
     if estimator.design.needs.derivatives:
         derivatives = differentiate(estimator, draw.points, to_go, options)
@@ -75,7 +75,7 @@ def deeper_gradient(latent: Latent, points: Tensor, to_go: Tensor, n: int) -> Te
     latent, values = latent.detach(), at_least_float32(to_go.detach())[:n]
     signal = values if n == 1 else (values - values.mean(0)) / (n - 1)
     grad = latent.score(points.detach())[:n] * latent.with_event_axes(signal)
-    if len(points) > n:  # points that are not samples have no influence on the value
+    if len(points) > n:  # points that are not samples do not affect the value
         nothing = torch.zeros_like(grad[:1]).expand(len(points) - n, *grad.shape[1:])
         grad = torch.cat([grad, nothing])
     return grad.to(latent.logits.dtype)

@@ -14,7 +14,7 @@ from arms.arguments import as_count, in_function_transform
 
 
 def explain_randomness(error: RuntimeError) -> None:
-    """Say what to do if vmap has refused random numbers, which is its default."""
+    """Raise an error that explains what to do if vmap has refused random numbers."""
     if "randomness" in str(error) and in_function_transform():
         remedy = 'pass randomness="different" to vmap or jacfwd'
         hessian = "hessian cannot work, because an estimate has no second derivatives"
@@ -32,17 +32,17 @@ def normal(n: int, like: Tensor, generator: Generator | None) -> Tensor:
 
 
 def _options(like: Tensor, generator: Generator | None) -> dict[str, Any]:
-    # A compiler that is passed `generator=None` specializes on a single batch size.
+    # torch.compile specializes on a single batch size if it sees `generator=None`.
     if generator is None:
         return {"dtype": like.dtype, "device": like.device}
     return {"dtype": like.dtype, "device": like.device, "generator": generator}
 
 
 def indicator_below(noise: Tensor, threshold: Tensor) -> Tensor:
-    """Return 1 where noise < threshold and 0 elsewhere, in place of the noise if that is faster."""
+    """Return 1 where noise < threshold and 0 elsewhere, and overwrite the noise if possible."""
     if torch.compiler.is_compiling() or in_function_transform():
         return (noise < threshold).to(noise.dtype)
-    return noise.lt_(threshold)  # no conversion, and no tensor but the noise
+    return noise.lt_(threshold)  # needs no conversion and no further tensor
 
 
 def indicator(x: Tensor) -> Tensor:
@@ -60,7 +60,8 @@ def rank_generator(
     Args:
         seed: One number for all ranks.
         device: The device of the logits.
-        rank: By default, that of PyTorch's process group, or the environment variable RANK, or 0.
+        rank: The rank of this process. By default, it is the rank in PyTorch's process group, the
+            environment variable RANK, or 0.
 
     >>> generators = [rank_generator(0, rank=rank) for rank in (0, 0, 1)]
     >>> same, again, other = (torch.rand(1, generator=one).item() for one in generators)
@@ -69,7 +70,7 @@ def rank_generator(
     """
     if rank is None:
         grouped = dist.is_available() and dist.is_initialized()
-        # torchrun sets RANK before there is a group
+        # torchrun sets RANK before the process group exists.
         rank = dist.get_rank() if grouped else int(os.environ.get("RANK", "0"))
     key = f"{as_count(seed, 0, 'seed')}/{as_count(rank, 0, 'rank')}"
     digest = sha256(key.encode()).digest()
@@ -82,7 +83,7 @@ GlobalStates = dict[torch.device, Tensor]
 def global_states(device: torch.device) -> GlobalStates:
     """Return the states of PyTorch's global generators, of the CPU and of a device."""
     cpu = torch.device("cpu")
-    # Nothing can be read while a CUDA graph is captured.
+    # The state cannot be read while a CUDA graph is captured.
     captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
     every = {cpu} if captured else {cpu, device}
     return {one: _global_generator(one).get_rng_state(*_which(one)) for one in every}
@@ -99,7 +100,7 @@ def _global_generator(device: torch.device) -> Any:
 
 
 def _which(device: torch.device) -> list[torch.device]:
-    return [] if device.type in ("cpu", "mps") else [device]  # there is one of these
+    return [] if device.type in ("cpu", "mps") else [device]  # these exist only once
 
 
 HAS_RANKS = dist.is_available()
@@ -119,7 +120,7 @@ def _compare(device: str) -> None:
         return
     state = _global_generator(torch.device(device)).get_rng_state()
     key = f"arms/noise/{device}/{sha256(state.numpy().tobytes()).hexdigest()}"
-    if store_of().add(key, 1) > 1:  # no rank waits: the second one sees the first one's entry
+    if store_of().add(key, 1) > 1:  # another rank has added this key; no rank waits
         problem = f"rank {dist.get_rank()} draws the same random numbers as another rank"
         advice = "pass generator=arms.rank_generator(seed, device)"
-        warnings.warn(f"{problem}: {advice}", stacklevel=6)  # the caller of arms.expectation
+        warnings.warn(f"{problem}: {advice}", stacklevel=6)  # points to the user's call

@@ -67,11 +67,11 @@ def weights(
     rule, least = _rule_for(target, len(rewards))
     if rewards.dtype.is_floating_point:
         dtype, values = rewards.dtype, at_least_float32(rewards.detach())
-    else:  # in float64, so that large integers keep their differences
+    else:  # float64 keeps the differences of large integers
         dtype, values = torch.get_default_dtype(), rewards.double()
     if mask is not None:
         values = torch.where(mask, values, 0.0)
-    if mask is None:  # a shape can always be read
+    if mask is None:  # the count follows from the shape, without reading values
         _check_count(len(values), least, target, masked=False)
     if is_readable(values):
         whole = not rewards.dtype.is_floating_point
@@ -134,12 +134,12 @@ def _check_values(values: Tensor, dtype: torch.dtype, most: float) -> None:
     # Sums of n rewards, and the weights, must be finite.
     limit = min(torch.finfo(values.dtype).max / len(values), torch.finfo(dtype).max, most)
     low, high = (end.item() for end in values.aminmax())
-    if not (high - low <= limit and -limit <= low and high <= limit):  # NaN is not, either
+    if not (high - low <= limit and -limit <= low and high <= limit):  # also rejects NaN
         _refuse(values, low, high, limit, dtype)
 
 
 def _least_of_groups(mask: Tensor, least: int) -> int:
-    """Return the least number of samples in a group; empty groups have no weights."""
+    """Return the least number of samples in a group, ignoring empty groups."""
     sizes = mask.sum(0)
     return int(sizes.masked_fill(sizes == 0, least).min()) if sizes.numel() else least
 
@@ -166,13 +166,13 @@ def _refuse(values: Tensor, low: float, high: float, limit: float, dtype: torch.
 
 
 def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
-    # Relative to one of them, or to a rough mean, so that a common offset costs no digits.
+    # Subtract one reward, or a rough mean, so that a common offset does not lose digits.
     if mask is None:
         rewards, count = rewards - rewards[0], len(rewards)
         return (rewards - rewards.mean(0)) / (count - 1)
     sizes = mask.sum(0)
     counts = sizes.clamp(min=1)
-    rewards = rewards - rewards.sum(0) / counts  # those outside of the mask are 0
+    rewards = rewards - rewards.sum(0) / counts  # masked rewards are 0
     return (rewards - (rewards * mask).sum(0) / counts) / (sizes - 1).clamp(min=1)
 
 
@@ -180,7 +180,7 @@ def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
     """Return the weights for the best of k, for rewards that have been checked."""
     if k == 1:
         return _leave_one_out(rewards, mask)
-    # Rows are sorted along the last axis, which is several times faster than along the first.
+    # Sorting along the last axis is several times faster than along the first.
     rows = rewards.movedim(0, -1)
     if mask is not None:
         rows = torch.where(mask.movedim(0, -1), rows, torch.inf)
@@ -198,7 +198,7 @@ def _shares(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
     ways = [math.comb(t, k - 1) for t in range(1, n)]
     if mask is None:
         return rewards.new_tensor([one / math.comb(n, k) for one in ways])
-    # By logarithms, because binomial coefficients overflow. Rounding costs about 1e-15 of a share.
+    # Binomial coefficients overflow, so logarithms are used. The relative error is about 1e-15.
     log_ways = [math.log(one) if one else -math.inf for one in ways]
     log_totals = [math.log(max(1, math.comb(size, k))) for size in range(n + 1)]
     numerator, denominator = (
@@ -211,14 +211,14 @@ def _shares(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
 def _bound(log_weights: Tensor, mask: Tensor | None) -> Tensor:
     """Return VIMCO's learning signals.
 
-    The signal of a sample is the bound minus the bound with this sample's log-weight guessed from
-    the other samples.
+    The signal of a sample is the bound minus the bound in which this sample's log-weight is
+    predicted from the other samples.
     """
     n = len(log_weights)
     present = torch.ones_like(log_weights, dtype=torch.bool) if mask is None else mask
     counts = present.sum(0)
     hidden = log_weights.masked_fill(~present, -torch.inf)
-    # Relative to the largest one, so that a common offset costs no digits.
+    # Subtract the largest log-weight, so that a common offset does not lose digits.
     top = torch.where(counts > 0, hidden.amax(0), 0.0)
     values, hidden = torch.where(present, log_weights - top, 0.0), hidden - top
     own = torch.eye(n, dtype=torch.bool, device=log_weights.device)
@@ -226,5 +226,5 @@ def _bound(log_weights: Tensor, mask: Tensor | None) -> Tensor:
     guess = torch.where(own, 0.0, values).sum(1) / (counts - 1).clamp(min=1)
     without = torch.where(own, guess.unsqueeze(1), hidden).logsumexp(1)
     signal = hidden.logsumexp(0) - without
-    # One sample leaves nothing to guess from: REINFORCE without a baseline.
+    # A single sample has no others to predict it from. It gets REINFORCE without a baseline.
     return torch.where(counts == 1, log_weights, signal)

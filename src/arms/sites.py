@@ -12,8 +12,8 @@ and J_i is the Jacobian of the site's logits in copy i. The estimate is unbiased
   the estimator's design may couple their choices.
 
 Coupled copies need a shared Jacobian, because with coupling only the sum over copies is unbiased.
-Equal logits are not sufficient. For example, a layer that is initialized to zero gives equal logits with
-different Jacobians. The number of rows therefore decides between the two cases, and values are
+Equal logits are not sufficient. For example, a layer that is initialized to zero gives equal logits
+with different Jacobians. The number of rows therefore decides between the two cases. Values are
 never compared.
 """
 
@@ -70,7 +70,7 @@ def sampling(
         num_samples: The number of copies of the batch, n; 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
         evaluations: The largest number of copies, instead of `num_samples`.
-        validate: Check for NaN, which on a GPU waits for the device, and for batch normalization.
+        validate: Check for NaN and for batch normalization. On a GPU, this waits for the device.
 
     >>> import arms
     >>> x, scores = torch.ones(5, 3), torch.nn.Linear(3, 2)
@@ -103,22 +103,22 @@ def sample(
     """Return a hard sample of a choice inside a model, in the shape of the logits.
 
     In a block of `arms.sampling`, the choice is recorded, and the block estimates its gradient
-    without bias. Logits with as many rows as the batch has before `repeat` give n samples per row.
+    without bias. Logits that were computed before `repeat` give n samples per row.
     With a biased estimator, the sample itself carries a straight-through gradient, and no block is
     needed, as for `torch.nn.functional.gumbel_softmax`.
 
     Args:
         logits: `[rows, ..., d]` for bits; an `arms.OneHot` or a `OneHotCategorical`
-            `[rows, ..., K]` for one choice over the last axis; a `Categorical` for its index; an
-            `arms.Subset`, for a k-hot mask; or any other latent.
+            `[rows, ..., K]` for one choice over the last axis; a `Categorical` for the index of a
+            choice; an `arms.Subset` for a k-hot mask; or any other latent.
         estimator: The name of a biased estimator (`arms.BIASED_ESTIMATORS`), or such an estimator.
-        generator: Source of randomness; by default that of the block, or PyTorch's.
+        generator: Source of randomness. The default is the block's or PyTorch's generator.
         temperature: The temperature of the biased estimator.
         batch_dim: The axis of the rows.
-        tokens: How many consecutive entries of that axis belong to one row, if tokens were
-            flattened into the batch. If you leave it out and there are as many tokens per row as
-            copies, the entries pass for the repeated batch.
-        validate: Look for NaN, which on a GPU waits for the device.
+        tokens: The number of consecutive entries on `batch_dim` that belong to one row, if tokens
+            were flattened into the batch. Always pass it in this case: n tokens per row look like n
+            copies of the batch.
+        validate: Check for NaN. On a GPU, this waits for the device.
 
     >>> from torch.distributions import OneHotCategorical
     >>> sample(OneHotCategorical(logits=torch.zeros(5, 4))).sum(-1)
@@ -146,11 +146,11 @@ def _at_site(
     validate = validate and (block is None or block.validate)
     form = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens)
     points = _taped(lambda: _drawn(form, generator), form.latent.logits.device)
-    return form.restore(points.clone())  # the caller may change it, and the record must stay
+    return form.restore(points.clone())  # the caller may modify the result in place
 
 
-# A compiler must not trace what is recorded. The public torch.compiler.disable imports the compiler
-# with this module, which takes longer than all the rest.
+# torch.compile must not trace the recording. The public torch.compiler.disable would import the
+# compiler together with this module, which takes longer than all other imports.
 _untraced = _disable_dynamo(_at_site)
 
 
@@ -169,7 +169,7 @@ def _drawn(form: "_Form", generator: Generator | None) -> Tensor:
 
 def _refuse_in_backward() -> None:
     """Raise in a backward pass, where a checkpoint runs part of the model again."""
-    # Private (tried on PyTorch 2.8 to 2.13).
+    # This function is private (tried on PyTorch 2.8 to 2.13).
     if torch._C._current_graph_task_id() != -1:
         raise ValueError(
             "arms.sample was called again during the backward pass, where it would draw different "
@@ -198,7 +198,7 @@ class Sampling:
         self._token: Token[Sampling | None] | None = None
         self._state = "new"
         self._asked = False  # whether `expectation` was called
-        self._began = 0  # when the first site drew, by autograd's numbers of nodes
+        self._began = 0  # autograd's sequence number when the first site drew
 
     def __enter__(self) -> Self:
         if self._state != "new":
@@ -249,19 +249,18 @@ class Sampling:
         return found[0] if len(found) == 1 else tuple(found)
 
     def cost(self, term: Tensor) -> None:
-        """Add a term of the loss that is already known.
+        """Add a term of the loss that depends only on the samples so far.
 
-        Sites before this call learn from the term, and later sites do not, which lowers the
-        variance.
+        The gradient of later sites then ignores this term, which lowers the variance.
 
         Args:
-            term: `[n * B]`, or `[B]` if it depends on no sample. It may depend on samples drawn so
-                far, but not on later ones.
+            term: `[n * B]`, or `[B]` if the term depends on no sample. It may depend on samples
+                drawn so far, but not on later samples.
         """
         self._require_entered("s.cost")
         if self._state == "closed":
             what = "s.cost was called after s.expectation"
-            raise ValueError(f"{what}: call it before")
+            raise ValueError(f"{what}: call s.cost before s.expectation")
         self._costs.append((len(self._sites), self._as_values(term, "a cost", once=True)))
 
     def expectation(self, loss: Tensor) -> Tensor:
@@ -319,7 +318,7 @@ class Sampling:
         if count != self.rows:
             points, drawn = self.draw_repeated(latent, generator), None
         else:
-            # A latent that cannot be coupled is drawn independently.
+            # Latents that cannot be coupled get independent samples.
             chosen = self.estimator if takes(self.estimator, latent) else LOORF(copies)
             drawn = self.draw_once(chosen, latent, generator)
             points = drawn.points.flatten(0, 1)
@@ -347,7 +346,7 @@ class Sampling:
     def _as_values(self, loss: object, what: str, once: bool = False) -> Tensor:
         """Return a loss as floats `[n, B]`, one value per row of every copy."""
         if self.rows is None:
-            before = "must come after a call of s.repeat or arms.sample, and there was none"
+            before = "was called before any call of s.repeat or arms.sample in the block"
             raise ValueError(f"{what} {before}: draw samples in the block first")
         try:
             values = loss if isinstance(loss, Tensor) else torch.as_tensor(loss)
@@ -373,7 +372,7 @@ class _Site(ABC):
     latent: Latent
     points: Tensor
     copies: int
-    _version: int = field(init=False)  # of the logits
+    _version: int = field(init=False)  # version of the logits, which in-place changes increase
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_version", version_of(self.latent.logits))
@@ -388,7 +387,7 @@ class _Site(ABC):
 
     @abstractmethod
     def attach(self, value: Tensor, signal: Tensor) -> Tensor:
-        """Add the site's gradient to the value `[B]`, given the losses to go `[n, B]`."""
+        """Attach the site's gradient to the value `[B]`, given the remaining losses `[n, B]`."""
 
     def per_row(self) -> Latent:
         """Flatten the logits to `[rows, entries]`, to attach a gradient per row."""
@@ -428,12 +427,12 @@ def _like_batch(signal: Tensor, rest: Sequence[int]) -> Tensor:
 
 @dataclass(frozen=True)
 class _Form:
-    """A latent with rows first, and how to return samples in the user's form."""
+    """A latent with rows on the first axis, and the conversion of samples to the user's form."""
 
     latent: Latent
     batch_dim: int
     tokens: int
-    single: bool  # whether an axis was added, because every choice is its own event
+    single: bool  # whether an event axis was added, because each event is a single choice
 
     @classmethod
     def of(cls, latent: Latent, batch_dim: int, tokens: int) -> "_Form":
@@ -467,7 +466,7 @@ class _Form:
         return len(self.latent.logits)
 
     def restore(self, points: Tensor) -> Any:
-        """Convert samples with rows first to the form in which the logits were given."""
+        """Convert samples with rows on the first axis to the form of the given logits."""
         found = self.latent.to_objective(points)
         if isinstance(found, dict):
             return {name: self._restore(one) for name, one in found.items()}
@@ -528,7 +527,7 @@ def drop_in(
 
 
 def _drawn_ahead(chosen: Estimator, latent: Latent, generator: Generator | None) -> Draw:
-    if generator is not None:  # a checkpoint repeats the numbers of PyTorch's generator only
+    if generator is not None:  # a checkpoint only restores PyTorch's own generators
         _refuse_in_backward()
     return draw_points(chosen, latent, generator)
 
@@ -575,7 +574,7 @@ class _Tape:
             self.position += 1
             restore_global_states(states)
             return cast(_T, found)
-        outer = self.outer  # another checkpoint around this one, which may run again
+        outer = self.outer  # an enclosing checkpoint, which may also run again
         made = draw() if outer is None else outer.take(draw, device)
         self.draws.append((made, global_states(device)))
         return made
@@ -601,7 +600,7 @@ def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager
 
 def _newest_node(tensor: Tensor) -> int:
     """Return the sequence number of a new autograd node; numbers increase within a thread."""
-    node = tensor.view_as(tensor).grad_fn  # none of a tangent
+    node = tensor.view_as(tensor).grad_fn  # None in forward-mode differentiation
     return 0 if node is None else int(node._sequence_nr())
 
 
@@ -611,14 +610,14 @@ def _refuse_batch_norm(ends: list[Tensor], began: int) -> None:
     seen: set[Any] = set()
     while waiting:
         node = waiting.pop()
-        # A node is newer than its parents, so nothing behind an older one is of interest.
+        # Nodes are newer than their inputs, so the inputs of an older node need no search.
         if node is None or node in seen or node._sequence_nr() < began:
             continue
         seen.add(node)
         waiting.extend(parent for parent, _ in node.next_functions)
         if "BatchNorm" not in type(node).__name__ or not getattr(node, "_saved_training", True):
             continue
-        # Instance normalization is batch normalization of a single row with more channels.
+        # Instance normalization calls batch normalization with a single row and more channels.
         if len(getattr(node, "_saved_input", ends[0])) > 1:
             raise ValueError(
                 "batch normalization in training mode follows a call of arms.sample, so the loss "

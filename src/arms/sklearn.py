@@ -27,34 +27,35 @@ except ModuleNotFoundError as error:
 __all__ = ["SubsetSelector"]
 
 CRITERIA = ("aic", "bic", "ebic")
-Cost = Callable[[Tensor, Tensor], Tensor]  # of the unexplained share of variance, and the size
+Cost = Callable[[Tensor, Tensor], Tensor]  # arguments: unexplained share of variance, subset size
 
 
 class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     """Least squares on the best subset of features, found by gradient descent.
 
-    The logits of one bit per feature descend along an unbiased estimate of the gradient of
-    E[log RSS(b)], in several searches side by side, with the sum of the probabilities held at the
-    requested size. The best subset that each search has seen is then improved by exchanging single
-    features. Units do not matter, except that outputs with larger numbers count for more.
+    Each feature has a bit with a logit. Adam minimizes E[log RSS(b)] over the logits by an unbiased
+    estimate of its gradient, in several restarts at once. The sum of the probabilities is kept at
+    the requested size. The best subset found by each restart is then improved by exchanging single
+    features. The units of features do not matter. Outputs with larger units have more weight.
 
     Args:
-        n_features_to_select: How many features; a float between 0 and 1 is a share of them. With
-            None, the criterion decides, up to half as many as there are rows.
-        criterion: "aic", "bic" or "ebic" (for more features than rows), if the size is open.
+        n_features_to_select: The number of features to select. A float between 0 and 1 is a share
+            of all features. With None, the criterion selects the size, at most half the rows.
+        criterion: "aic", "bic" or "ebic" (for more features than rows). It is used only if
+            `n_features_to_select` is None.
         estimator: A name in `arms.ESTIMATORS` that needs no derivatives, or such an estimator.
-        num_samples: Subsets that are tried per step and restart.
-        n_restarts: How many searches from the same start.
-        max_iter: Steps of a search at most; it ends when the logits have decided.
-        learning_rate: Adam's.
-        exchange: Whether to improve what was found by exchanging single features.
-        random_state: Seed of the search: an int makes it the same every time.
+        num_samples: The number of subsets per step and restart.
+        n_restarts: The number of restarts, which all have the same initial logits.
+        max_iter: The largest number of steps. The search ends earlier if the logits have converged.
+        learning_rate: The learning rate of Adam.
+        exchange: Whether to improve the best subsets by exchanging single features.
+        random_state: The seed of the search. Pass an int for reproducible results.
 
     Attributes:
-        support_: Which features are selected, `[n_features_in_]` of bool.
+        support_: A boolean mask of the selected features, `[n_features_in_]`.
         coef_, intercept_: The least-squares fit; features that are not selected have zero.
-        probabilities_: What the search has learned, for the restart that the subset comes from.
-        n_iter_: Steps that were taken.
+        probabilities_: The learned probabilities of the restart that found the subset.
+        n_iter_: The number of steps.
 
     >>> X = np.random.default_rng(0).normal(size=(100, 8))
     >>> selector = SubsetSelector(n_features_to_select=2, max_iter=50, random_state=0)
@@ -95,7 +96,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
         Args:
             X: `[rows, features]`.
-            y: `[rows]`, or `[rows, outputs]`, of which one subset then serves all.
+            y: `[rows]`, or `[rows, outputs]`; all outputs share one subset.
         """
         if hasattr(y, "toarray"):
             raise ValueError("y must be a dense array, got a sparse one: call y.toarray()")
@@ -106,7 +107,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         size = self._size(p)
         features = center(X)
         targets = center(np.asarray(y, dtype=np.float64).reshape(rows, -1))
-        # Outputs keep their relative units: the sum of their squared errors is what counts.
+        # Outputs keep their relative units, because the cost is the sum of their squared errors.
         regressions = Regressions.of(features.values, _in_one_unit(targets))
         limit = size or max(1, min(p, rows // 2))
         cost = self._cost(rows, targets.values.shape[1], p, limit)
@@ -152,11 +153,11 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
         def cost(unexplained: Tensor, size: Tensor) -> Tensor:
             found = rows * outputs * unexplained.log() + each * size
-            if self.criterion == "ebic":  # as many subsets of this size as there are compete
+            if self.criterion == "ebic":  # a penalty for the number of subsets of this size
                 k = size.to(torch.float64)
                 log_choose = math.lgamma(features + 1) - torch.lgamma(k + 1)
                 found = found + 2 * outputs * (log_choose - torch.lgamma(features - k + 1))
-            # Half as many features as rows fit anything; the empty subset costs nothing.
+            # Subsets above the limit could fit any data. The empty subset has no penalty.
             return torch.where(size > limit, size - limit, found)
 
         return cost
@@ -193,8 +194,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             attach(drawn, values).sum().backward()
             assert logits.grad is not None
             if size is not None:
-                # Logits are shifted back to the same size. The gradient with respect to them loses
-                # what only drowns the rest: any one feature more explains more.
+                # Every further feature explains more variance. Logits are shifted back to the same
+                # size anyway, so the common part of the gradient is removed.
                 weight = sigmoid_derivative(logits.detach())
                 shift = logits.grad.sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
                 logits.grad = logits.grad - weight * shift
@@ -214,7 +215,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     ) -> None:
         norms = np.sqrt((features.values**2).sum(0))
         used = self.support_ & (norms > 0)  # a constant column has the coefficient zero
-        # With columns of length one, no feature is dropped for being small in its units.
+        # Columns are scaled to length one, so that features with small units are not dropped.
         units = features.values[:, used] / norms[used]
         weights = np.linalg.lstsq(units, targets.values, rcond=None)[0].T / norms[used]
         coefficients = np.zeros((targets.values.shape[1], len(norms)))
@@ -235,7 +236,7 @@ class Centered(NamedTuple):
 
     values: Any  # [rows, columns]
     means: Any  # [columns], in the same units
-    exponents: Any  # [columns]: the unit of a column is two to this power, which changes no digit
+    exponents: Any  # [columns]: columns were divided by two to this power, which is exact
 
 
 def center(columns: Any) -> Centered:
@@ -244,18 +245,18 @@ def center(columns: Any) -> Centered:
     small = np.ldexp(columns, -exponents)
     means = small.mean(0)
     values = small - means
-    # Where the spread is tiny relative to the mean, the mean's rounding error counts.
+    # If the spread is tiny relative to the mean, the rounding error of the mean matters.
     error, spread = values.mean(0), values.std(0)
     error = np.where(np.abs(error) > 1e-10 * spread, error, 0.0)
-    # What is left of a constant column is rounding.
+    # A centered constant column contains only rounding errors.
     values = np.where(spread > 10 * np.finfo(np.float64).eps, values - error, 0.0)
     return Centered(values, means + error, exponents)
 
 
 def _in_one_unit(columns: Centered) -> Any:
-    """Scale all columns alike, so that the largest value is below one."""
+    """Scale all columns by the same factor, so that the largest value is below one."""
     spreads = columns.exponents + np.frexp(np.abs(columns.values).max(0))[1]
-    # A constant column, however large, does not count: next to it the others would vanish.
+    # Ignore constant columns, because a large one would make the other columns negligible.
     largest = spreads.max(where=columns.values.any(0), initial=-(2**20))
     return np.ldexp(columns.values, columns.exponents - largest)
 
@@ -267,7 +268,7 @@ class Regressions:
     gram: Tensor  # [p, p], correlations
     cross: Tensor  # [p, q], with the targets, which are scaled to a total variance of one
 
-    ridge = 1e-9  # what keeps the fit on equal columns defined
+    ridge = 1e-9  # makes the fit on equal columns well defined
 
     @classmethod
     def of(cls, X: Any, y: Any) -> "Regressions":
@@ -288,17 +289,16 @@ class Regressions:
         index, factor, half, left = self._factors(masks)
         chosen = masks.gather(-1, index).unsqueeze(-1)
         known = torch.linalg.solve_triangular(factor, self.gram[index] * chosen, upper=False)
-        # The variance of a feature that the selected ones do not explain.
+        # The part of each feature's variance that the selected features do not explain.
         own = self.gram.diagonal() - known.square().sum(-2)
         residual = self.cross - known.mT @ half
         gain = torch.where(own > 1e-7, residual.square().sum(-1) / own.clamp(min=1e-7), 0.0)
         return torch.where(masks > 0, torch.inf, (left.unsqueeze(-1) - gain).clamp(min=1e-12))
 
     def _factors(self, masks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return selected features, their Cholesky factor L, L⁻¹ cross, and the unexplained
-        part."""
+        """Return selected features, their Cholesky factor L, L⁻¹ cross, and the residuals."""
         most = max(1, int(masks.sum(-1).max()))
-        chosen, index = masks.topk(most, dim=-1)  # smaller subsets are padded
+        chosen, index = masks.topk(most, dim=-1)  # pads smaller subsets
         row, column = chosen.unsqueeze(-1), chosen.unsqueeze(-2)
         block = self.gram[index.unsqueeze(-1), index.unsqueeze(-2)] * row * column
         # Features that are not selected get rows of the identity.
@@ -324,7 +324,7 @@ def _best_seen(
 
 
 def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) -> Tensor:
-    """Exchange single features while the cost decreases; if the size is open, also add or drop."""
+    """Exchange single features while the cost decreases. If `any_size`, also add or drop some."""
     value = cost(regressions.unexplained(mask), mask.sum())
     while True:
         selected = mask.nonzero().squeeze(-1)
@@ -334,14 +334,14 @@ def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) 
             starts = torch.cat([starts, mask.unsqueeze(0)])
         sizes = starts.sum(-1, keepdim=True)
         moves = cost(regressions.with_one_more(starts), sizes + 1)
-        if any_size:  # the last column leaves each start as it is
+        if any_size:  # the last column keeps the subset unchanged
             kept = cost(regressions.unexplained(starts), sizes.squeeze(-1))
             moves = torch.cat([moves, kept.unsqueeze(-1)], -1)
         start, feature = divmod(int(moves.argmin()), moves.shape[-1])
         if not moves[start, feature] < value - 1e-9:
             return mask
         value, mask = moves[start, feature], starts[start].clone()
-        mask[feature : feature + 1] = 1  # nothing for the last column
+        mask[feature : feature + 1] = 1  # an empty slice for the last column
 
 
 def with_expected_size(logits: Tensor, size: float) -> Tensor:

@@ -21,7 +21,7 @@ from arms.arguments import as_count, at_least_float32
 class Target(ABC):
     """A function of values at independent samples; the gradient of its expectation is estimated."""
 
-    is_expectation: ClassVar[bool] = False  # whether this is E[f(b)]; some wrappers need that
+    is_expectation: ClassVar[bool] = False  # whether this is E[f(b)], which some wrappers require
     subtracts_log_q: ClassVar[bool] = False  # whether f is log p(x, b), and log q(b) is subtracted
 
     @property
@@ -46,7 +46,7 @@ class Expectation(Target):
     """The expectation E[f(b)], estimated by the mean over samples.
 
     Args:
-        samples: Take the mean over this many samples, the leading ones; all of them by default.
+        samples: The number of leading samples that the mean is taken over; all by default.
     """
 
     samples: int | None = None

@@ -1,4 +1,4 @@
-"""What `arms.bench` exports: every name, each loaded when it is first used."""
+"""The exports of `arms.bench`: all names, loaded at first use."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The table of metrics: one entry is enough for messages, progress bars and curves."""
+"""The table of metrics: one entry suffices for messages, progress bars and curves."""
 
 import math
 from pathlib import Path

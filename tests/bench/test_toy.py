@@ -1,4 +1,4 @@
-"""The toy problem and the correlations: numbers against closed forms, and the files they are written to."""
+"""The toy problem and the correlations: comparisons with closed forms, and output files."""
 
 import csv
 from pathlib import Path
@@ -34,7 +34,7 @@ def test_measured_variance_agrees_with_closed_form(n: int) -> None:
 
 
 def test_grid_does_not_flatter_arms() -> None:
-    """Where np is whole arms is exact; a grid of such points would report no variance at n = 100."""
+    """If np is an integer, arms is exact. A grid of such points would show no variance at n = 100."""
     coarse, dense = [
         toy.exact_variance("arms", 100, toy.probabilities(points))
         for points in (toy.GRID_POINTS, 20_001)

@@ -43,13 +43,13 @@ EVIL = "<script>alert(1)<_script><img src=x onerror=alert(2)>"
 
 
 class Browser:
-    """A driver, and what the page did behind the scenes."""
+    """A driver, with access to console messages and requests of the page."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
 
     def open(self, page: Path | str, width: int = 1200, scheme: str = "light") -> None:
-        """Open a page at that width and color scheme."""
+        """Open a page with this width and color scheme."""
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
@@ -63,7 +63,7 @@ class Browser:
         WebDriverWait(self.driver, 20).until(lambda driver: driver.execute_script(script))
 
     def errors(self) -> list[str]:
-        """Return what the console complained about since the last look."""
+        """Return the console messages since the last call."""
         return [
             entry["message"]
             for entry in self.driver.get_log("browser")
@@ -71,7 +71,7 @@ class Browser:
         ]
 
     def requests(self) -> list[str]:
-        """Return every address asked for since the last look."""
+        """Return all requested addresses since the last call."""
         messages = [
             json.loads(entry["message"])["message"] for entry in self.driver.get_log("performance")
         ]
@@ -79,7 +79,7 @@ class Browser:
         return [message["params"]["request"]["url"] for message in sent]
 
     def screenshot(self, path: Path) -> None:
-        """Save the whole page, not only what fits the window."""
+        """Save a screenshot of the whole page, not only of the window."""
         width, height = self.driver.execute_script(
             "const e = document.documentElement; return [e.clientWidth, e.scrollHeight]"
         )
@@ -140,7 +140,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_watchers_see_what_they_watch_for(browser: Browser, tmp_path: Path) -> None:
-    """A page that complains and fetches: else the silence of the next test would mean nothing."""
+    """A page with console messages and requests is detected, so that the next test is meaningful."""
     bad = tmp_path / "bad.html"
     bad.write_text(
         "<script>console.error('complaint')</script><img src='http://127.0.0.1:9/picture.png'>"

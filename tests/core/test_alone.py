@@ -1,4 +1,4 @@
-"""The library alone, in an environment with torch, numpy and what those two need."""
+"""The library alone, in an environment with only torch, numpy and their dependencies."""
 
 import os
 import re
@@ -16,7 +16,7 @@ GUIDE = ROOT / "docs" / "extending.md"
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of a fresh environment that links only the files of those distributions."""
+    """The interpreter of a new environment that links only the files of these distributions."""
     home = tmp_path_factory.mktemp("alone")
     site = make_bare_environment(home)
     (site / "arms.pth").write_text(str(ROOT / "src"))
@@ -56,7 +56,7 @@ assert not any(name.startswith("arms.bench") for name in sys.modules)
 
 
 def test_a_users_estimator_needs_nothing_else(python: Path) -> None:
-    """The file of the guide, and an estimator with a parameter, run, learn and pass the check."""
+    """The guide's file and an estimator with a parameter run, learn and pass the check."""
     written = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)[0]
     learnable = (Path(__file__).parents[1] / "learnable.py").read_text()
     code = f"""{written}

@@ -1,4 +1,4 @@
-"""Bad input: one clear ValueError each, and nothing changed before it."""
+"""Bad input raises a clear ValueError, before anything changes."""
 
 from collections.abc import Callable
 from fractions import Fraction
@@ -20,7 +20,7 @@ def total(b: Tensor) -> Tensor:
 
 
 def nothing(b: Tensor) -> Any:
-    """Forget to return."""
+    """An objective without a return statement."""
 
 
 class WrongShape(arms.designs.Systematic):
@@ -113,7 +113,7 @@ CASES: list[tuple[Callable[[], object], str]] = [
     ),
     (
         lambda: arms.RELAX(4, control=arms.relax_control(5))(total, torch.zeros(3, 2)),
-        r"the control must accept a tensor of shape \[4, 3, 2\], but it raised: mat1 and",
+        r"the control must accept a tensor of shape \[4, 3, 2\], but raised: mat1 and",
     ),
     (
         lambda: arms.designs.Systematic().count_distribution(

@@ -61,7 +61,7 @@ def weighted(weights: Tensor) -> Callable[[Tensor], Tensor]:
 
 @pytest.mark.parametrize("instance", INSTANCES, ids=str)
 def test_value_and_gradients_are_the_estimates(instance: Instance) -> None:
-    """The gradient for the logits is the estimator's, for all else autograd's."""
+    """The gradient of the logits comes from the estimator, and all other gradients from autograd."""
     latent = evenly(instance)
     weights = (
         torch.linspace(-1, 2, latent.logits[0].numel()).view_as(latent.logits[0]).requires_grad_()

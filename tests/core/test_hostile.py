@@ -1,4 +1,4 @@
-"""Misuse of the public functions: each case is right, or refused with an error that helps."""
+"""Misuse of the public functions: each case is correct, or raises a helpful error."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -313,7 +313,7 @@ def test_create_graph_alone_does_no_harm() -> None:
 
 @pytest.mark.parametrize("name", BOUND)
 def test_values_of_a_bound_need_no_graph(name: str) -> None:
-    """Log q is the library's: a simulator's log p(x, b) gives the whole gradient."""
+    """The library computes log q, so a simulator's log p(x, b) gives the whole gradient."""
     logits = torch.linspace(-1, 1, 15).view(5, 3).requires_grad_()
     estimate = arms.as_estimator(name, 4)(quadratic, logits, seeded())
     draw = arms.draw(logits, name, 4, seeded())

@@ -97,7 +97,7 @@ def as_handle(estimator: arms.Estimator, drawn: Draw, logits: Tensor) -> arms.Ha
 def every_chain(
     problem: Problem, root: arms.Estimator, of: Literal["points", "samples"] = "points"
 ) -> tuple[list[arms.Handle], Tensor]:
-    """Return draws of both layers over all that n chains can do, and the probability of each."""
+    """Return draws of both layers for all outcomes of n chains, with their probabilities."""
     drawn, weights = all_outcomes(root, arms.Bits(problem.first.detach()))
     n = len(drawn.samples)
     states = problem.second(torch.zeros(BITS, dtype=torch.float64)).states()
@@ -646,7 +646,7 @@ def test_some_first_layers_need_derivatives() -> None:
 @pytest.mark.parametrize("of", ["samples", "points"])
 @pytest.mark.parametrize("name", DIFFERENTIATING)
 def test_a_first_layer_that_needs_derivatives_says_where(name: str, of: str, at: str) -> None:
-    """Logits and values at points serve all of them. What does not is refused, naming points."""
+    """Logits and values must cover all points. Otherwise, the error mentions points."""
     logits = random(5, 3).requires_grad_()
     first = arms.draw(logits, name, 4, seeded())
 

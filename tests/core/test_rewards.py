@@ -193,7 +193,7 @@ def test_weights_under_vmap_and_compile(target: object, masked: bool) -> None:
 def test_too_few_samples_are_refused_under_vmap_and_compile(
     n: int, target: arms.BestOf | None
 ) -> None:
-    """Their number is a shape. Without a check, the weights would be NaN."""
+    """Too few samples are detected by the shape. Without this check, the weights would be NaN."""
 
     def weigh(rewards: Tensor) -> Tensor:
         return arms.weights(rewards, target)

@@ -1,4 +1,4 @@
-"""Inputs that could give a wrong number without an error: each is right, or refused."""
+"""Inputs that could give a wrong number without an error: each is correct, or raises an error."""
 
 import copy
 import math
@@ -127,7 +127,7 @@ def test_any_latent_gets_its_own_score(estimator: arms.Estimator) -> None:
 
 @pytest.mark.parametrize("name", [*arms.ESTIMATORS, *arms.BIASED_ESTIMATORS])
 def test_estimators_take_a_third_kind_or_refuse_it(name: str) -> None:
-    """Those that need bits or categories must not treat any other latent as bits."""
+    """Estimators that need bits or categories must not treat other latents as bits."""
     estimator = arms.as_estimator(name, 6)
     latent = Ranks(torch.zeros(5, 3, dtype=torch.float64))
     for_any = {"reinforce", "loorf", "unordered-set", "exact", "reinforce-ms", "vimco", "loorf-ms"}
@@ -369,7 +369,7 @@ WITHOUT_LATENTS = [
 
 
 def test_a_latent_follows_its_logits() -> None:
-    """Also after they have changed in place, and after a caller has changed a mean."""
+    """Also after the logits were modified in place, and after a caller modified a mean."""
     logits = torch.zeros(3)
     latent = arms.Bits(logits)
     with torch.inference_mode():
@@ -401,7 +401,7 @@ def test_no_latents_at_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["flips", "midpoint", "arms"])
 def test_a_joint_latent_with_an_empty_part(name: str) -> None:
-    """The gradient of the other part is what it is alone."""
+    """The gradient of the other part is the same as alone."""
 
     def grad(empty: bool) -> Tensor:
         logits = torch.zeros(4, 2, 3, requires_grad=True)

@@ -1,4 +1,4 @@
-"""SubsetSelector: right in what it computes, exact where all subsets can be tried, and a scikit-learn estimator."""
+"""SubsetSelector: correct computations, exact results for few features, and scikit-learn's interface."""
 
 import importlib
 import itertools
@@ -289,7 +289,7 @@ def test_coefficients_that_are_no_floats_are_refused(units: tuple[float, float])
 
 
 def test_a_large_constant_is_a_constant() -> None:
-    """Its mean is not exactly itself: what is left is rounding, and nothing to select by."""
+    """The mean of a constant column is not exact. The remaining rounding error must not affect the selection."""
     X, y = exact()
     X[:, 0], X[:, 2] = 1e6 / 3, 0.1
     selector = SubsetSelector(8, max_iter=20, random_state=0).fit(X, y)

@@ -1,4 +1,4 @@
-"""torch.compile and torch.func: what works gives the same numbers, and what does not says what to do."""
+"""torch.compile and torch.func: supported uses give the same numbers, and others raise helpful errors."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What an objective may return, and what is refused in a sentence."""
+"""Return values of an objective: accepted types, and one-sentence errors."""
 
 import numpy as np
 import pytest

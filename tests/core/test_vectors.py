@@ -1,4 +1,4 @@
-"""The committed float64 vectors: the code gives their results from the files' numbers alone."""
+"""The committed float64 vectors: the code reproduces their results from the numbers in the files."""
 
 import json
 from dataclasses import replace
@@ -54,7 +54,7 @@ def close(found: Tensor, numbers: Any) -> None:
 
 
 class Recorded(nn.Module):
-    """The function whose values and derivatives at certain points are those of the file."""
+    """Return a function with the values and derivatives from the file at its points."""
 
     def __init__(self, at: Tensor, values: Tensor, derivatives: Tensor) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Recorded(nn.Module):
 
 
 class Replayed(nn.Module):
-    """The outputs in the file, one call after the other."""
+    """Return the outputs in the file one after the other, one per call."""
 
     def __init__(self, outputs: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The adapters for TRL and verl, by their protocol, and with the packages where they are installed."""
+"""The adapters for TRL and verl, tested by their protocol, and with the packages if installed."""
 
 import importlib.util
 from pathlib import Path
@@ -43,7 +43,7 @@ def test_completions_that_nothing_could_score_have_no_advantage() -> None:
 
 
 class Base:
-    """What TRL's trainers offer to a subclass: rewards, and the output with their advantages."""
+    """A stand-in for TRL's trainers, which offer rewards and advantages to a subclass."""
 
     def __init__(self, rewards: Tensor) -> None:
         self.rewards, self.reward_weights = rewards, torch.tensor([1.0, 2.0])

@@ -1,4 +1,4 @@
-"""The page for users of other methods: every diff runs, and what it makes is unbiased."""
+"""The page for users of other methods: every diff runs, and the result is unbiased."""
 
 import re
 from collections.abc import Callable
@@ -81,7 +81,7 @@ def test_rebar_by_hand_is_unbiased_and_straight_through_is_not() -> None:
 
 
 def test_reinforce_by_hand_is_too_small_by_what_the_page_says() -> None:
-    """In a batch of two rows, half of the gradient is left."""
+    """In a batch of two rows, half of the gradient is missing."""
     names = side("REINFORCE", removed="+")
     logits = torch.tensor([0.3, -0.5, 1.0, 0.0, -1.5])
     found = []

@@ -1,4 +1,4 @@
-"""docs/distributed.md is true: its recipes run, and two ranks with own noise are one process with more of it."""
+"""The recipes of docs/distributed.md run, and two ranks with separate noise act like one process with more samples."""
 
 import os
 import re
@@ -146,7 +146,7 @@ def test_noise_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 UNTRAINED = 3.0
-"""The loss of a model that says nothing: the variance of its targets."""
+"""The loss of a constant model: the variance of the targets."""
 
 
 def loss_in(said: str) -> float:

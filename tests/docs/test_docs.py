@@ -1,4 +1,4 @@
-"""The documentation is true: its code runs, and its tables are what the committed results say."""
+"""The documentation is correct: its code runs, and its tables agree with the committed results."""
 
 import json
 import re
@@ -65,7 +65,7 @@ def quicker(text: str) -> str:
 def test_the_code_of_a_page_runs(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run the blocks of a page in order, in one namespace; a block of text after one is what it prints."""
+    """Run the blocks of a page in order, in one namespace. A text block after a code block is its output."""
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {"__name__": "page"}
     printed = None
@@ -83,7 +83,7 @@ def test_the_code_of_a_page_runs(
 def test_the_audit_of_the_page_can_be_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Write the file, audit it, repair it as the page says, and audit it again."""
+    """Write the file, audit it, repair it as the page explains, and audit it again."""
     found = dict(reversed(BLOCK.findall(PAGES["docs/audit.md"])))  # the first block of each kind
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -144,7 +144,7 @@ def test_scripts_that_pages_name_exist() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_lead_somewhere_on_a_code_host(page: str) -> None:
-    """The strict build holds them in the site, where some are led elsewhere."""
+    """The strict build checks these links in the site, where some have other targets."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
     for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`\n]*`", "", text)):
         if "://" in link:
@@ -224,7 +224,7 @@ def test_its_tables_are_those_of_the_results(page: str, words: list[str], rows: 
 
 
 def test_held_out_runs_have_the_settings_of_the_frozen_recipe() -> None:
-    """Each estimator has its own recipe, or that of flips, and seeds that the search did not use."""
+    """Each estimator has its own recipe or the recipe of flips, and seeds that the search did not use."""
     recipe, compared, searched = (
         result(name) for name in ("recipe", "recipe_comparison", "recipe_search")
     )
@@ -299,7 +299,7 @@ def test_the_page_on_own_models_is_true(
         monkeypatch.setattr(sys, "argv", [*words, *quick.get(words[1], [])])
         main()
         said.append(capsys.readouterr().out)
-    assert "runs/conv goes on from step 20 to 30" in said[2]
+    assert "runs/conv continues from step 20 to 30" in said[2]
     assert Run("runs/conv").config().steps == 30
     assert "shapes@" in said[3]
     page = Path("report.html").read_text()
@@ -425,7 +425,7 @@ def test_the_tables_of_full_runs_are_those_of_the_results() -> None:
 
 
 def in_print(network: str, n: int, estimator: str) -> str:
-    """Return a number of the paper on the training set; empty where it has none."""
+    """Return a number of the paper on the training set, or "" if there is none."""
     number = all_printed().get(("dynamic-mnist", network, n, "train", estimator))
     return f"{number.mean:.2f} ± {number.plus_minus:.2f}".replace("-", "\u2212") if number else ""
 

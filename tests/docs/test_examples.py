@@ -1,4 +1,4 @@
-"""The examples run, in small, and their pages are what the committed results say."""
+"""The examples run at a small scale, and their pages agree with the committed results."""
 
 import json
 import re

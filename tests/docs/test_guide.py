@@ -21,7 +21,7 @@ def blocks(kind: str) -> list[str]:
 
 
 def files_named_before(kind: str) -> list[str]:
-    """Return the file that the text before each block names last, in the order of the blocks."""
+    """Return, for each block in order, the last file that the text before the block names."""
     named = []
     for found in BLOCK.finditer(GUIDE):
         if found[1] == kind:

@@ -36,7 +36,7 @@ AVOIDED = {
 }
 """Phrases, as regular expressions for whole words, and what to write instead."""
 AVOIDED_ON_PAGES = {r"slopes?": "derivative", r"laws?": "distribution"}
-"""Words that are fine in code, and as terms of a proof there."""
+"""Words that are allowed in code, and as terms of a proof in these files."""
 OPENINGS = re.compile(
     r'(?:^\s*(?:"""|#|-|\*)?\s*|[.:] )Of (?:bits|categories|\w+ categories|more|several)\b'
 )

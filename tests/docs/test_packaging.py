@@ -1,4 +1,4 @@
-"""What is published: the wheel holds the package and nothing else, the source archive all that a checkout needs."""
+"""Published files: the wheel contains only the package, and the source archive everything that a checkout needs."""
 
 import os
 import re
@@ -26,7 +26,7 @@ LEFT_OUT = shutil.ignore_patterns(
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with both archives, built by the backend that is installed, from a copy that no build has touched."""
+    """A folder with both archives, built by the installed backend from a clean copy."""
     copy, out = tmp_path_factory.mktemp("copy") / "arms", tmp_path_factory.mktemp("dist")
     known = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
@@ -129,7 +129,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 
 
 def requirements(extra: str) -> list[str]:
-    """Return the names of the distributions that an extra needs, those of its own extras included."""
+    """Return the names of the distributions that an extra needs, including nested extras."""
     found = []
     for line in EXTRAS[extra]:
         own = re.fullmatch(r"arms-grad\[(.*)\]", line)
@@ -139,7 +139,7 @@ def requirements(extra: str) -> list[str]:
 
 
 def installed(wheel: Path, home: Path, *packages: str) -> Path:
-    """Install the wheel into a fresh environment that holds these packages, torch and numpy."""
+    """Install the wheel into a new environment with these packages, torch and numpy."""
     make_bare_environment(home, *packages)
     python = str(home / "bin" / "python")
     pip = [sys.executable, "-m", "pip", "--python", python]
@@ -163,7 +163,7 @@ def home(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_examples_in_docstrings_pass_where_it_is_installed(
     extra: str | None, wheel: Path, home: Path, tmp_path: Path
 ) -> None:
-    """In a folder of its own, so that nothing is imported from the checkout."""
+    """Run in a separate folder, so that nothing is imported from the checkout."""
     place = installed(wheel, tmp_path / "extra", *requirements(extra)) if extra else home
     shutil.copy(ROOT / "tests" / "installed.py", tmp_path)
     words = [str(place / "bin" / "python"), "installed.py", *([extra] if extra else [])]
@@ -234,7 +234,7 @@ def test_the_citation_is_of_this_version() -> None:
 
 
 def test_a_release_needs_its_tag_and_an_address() -> None:
-    """The script of the workflow refuses another tag, and a project whose address is not filled in."""
+    """The script of the workflow rejects a wrong tag, and a project without an address."""
     script = [sys.executable, str(ROOT / ".ci" / "check_release.py")]
     wrong = completed([*script, "v9.9.9"])
     assert wrong.returncode == 1

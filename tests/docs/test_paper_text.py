@@ -1,4 +1,4 @@
-"""The paper about the software: two pages, whose numbers, links and references are those of the repository."""
+"""The paper about the software: two pages whose numbers, links and references agree with the repository."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The site: built strictly, with nothing loaded from elsewhere; a page for everything that has a name."""
+"""The site: a strict build, no external resources, and a page for every public name."""
 
 import inspect
 import os
@@ -45,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_it_is_built_strictly_and_loads_nothing_from_elsewhere(site: Path) -> None:
-    """All that needs the built site, in one test: else every worker would build one."""
+    """All tests of the built site in one function, because otherwise every worker would build the site."""
     check_that_nothing_is_loaded(site)
     check_what_is_made_at_build_time(site)
     check_that_every_public_name_is_there(site)
@@ -76,7 +76,7 @@ PARTS = dict.fromkeys(("msup", "msub", "mfrac", "mover", "munder", "mroot"), 2) 
 
 
 def check_formulas(html: str, page: Path) -> None:
-    """A browser draws a formula with too many parts in one place, but not as it was meant."""
+    """Browsers misrender a formula element with too many children."""
     for formula in re.findall(r"<math.*?</math>", html, flags=re.DOTALL):
         for element in ElementTree.fromstring(formula).iter():
             wanted = PARTS.get(element.tag.rpartition("}")[2], len(element))

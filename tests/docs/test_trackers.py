@@ -1,4 +1,4 @@
-"""The page on experiment trackers: its hooks log every number; a stand-in is used where a tracker is missing."""
+"""The page on experiment trackers: its hooks log every number. A stand-in replaces a tracker that is not installed."""
 
 import importlib.util
 import math
@@ -20,7 +20,7 @@ BLOCKS = {
 
 
 class StandIn(ModuleType):
-    """Takes what the page calls, and remembers it."""
+    """Accepts and records all calls from the page."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)

@@ -36,7 +36,7 @@ _NAMES = [(name.asname, str(node.module)) for node in _IMPORTS for name in node.
 _MODULES = {name: module for name, module in sorted(_NAMES, key=str) if name}
 __all__ = list(_MODULES)
 
-if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+if not TYPE_CHECKING:  # with `__getattr__`, type checkers would accept any name
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:

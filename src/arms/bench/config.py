@@ -26,10 +26,10 @@ Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
 IDENTITY_VERSION = 4
-"""Version of the identity. Raise it when the same fields begin to mean another experiment. Leave
-the defaults of `TrainConfig` as they are, because identities are relative to them."""
+"""Version of the identity. Increase it if the meaning of existing fields changes. Do not change the
+defaults of `TrainConfig`, because identities are relative to them."""
 RETIRED_FIELDS = (("layer_samples", "chains"),)
-"""Fields that no longer exist, with the value that means the present behavior."""
+"""Fields that were removed, with the value that corresponds to the current behavior."""
 LEAST = {"seed": 0, "warmup_steps": 0, "decay_every": 0, "evaluate_every": 0, "categories": 2}
 """The smallest value of integer fields whose minimum is not 1."""
 MAY_BE_ZERO = ("prior_learning_rate", "temperature")
@@ -42,7 +42,7 @@ class _Group:
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
             value = getattr(self, name)
-            if kind is int:  # also one of NumPy, which becomes plain
+            if kind is int:  # converts NumPy integers to int
                 self._set(name, as_count(value, LEAST.get(name, 1), name))
             elif kind is float:
                 is_zero = name in MAY_BE_ZERO and isinstance(value, int | float) and value == 0
@@ -51,7 +51,7 @@ class _Group:
                 expected = "True or False" if kind is bool else "a string"
                 _require(isinstance(value, kind), f"{name} must be {expected}, got {value!r}")
             if kind is str:
-                half = re.search("[\ud800-\udfff]", value)  # config.json could not be read again
+                half = re.search("[\ud800-\udfff]", value)  # would make config.json unreadable
                 _require(not half, f"{name} must be valid Unicode, got {value!r}")
             if get_origin(kind) is Literal:
                 choices = ", ".join(get_args(kind))
@@ -80,21 +80,23 @@ class ModelConfig(_Group):
     """The model."""
 
     network: str = "linear"
-    """Hidden layers: none; two of 200; 512 and 256, reversed in the decoder; or your model's
-    name."""
+    """Hidden layers: linear has none, nonlinear has 200 and 200, and pyramid has 512 and 256,
+    reversed in the decoder. For your own model, this is its name."""
     latents: int = 200
-    """Number of latent variables; each is a bit, or a choice among `categories`."""
+    """Number of latent variables. Each is a bit, or a choice among `categories`."""
     layers: tuple[int, ...] = ()
     """Numbers of latents in each stochastic layer, starting nearest the image, such as 200 200."""
     categories: int = 2
     """Number of categories of each latent variable; 2 makes them bits."""
     likelihood: Likelihood = "bernoulli"
-    """Pixels are bits; gray values with noise of standard deviation 0.1; categories of gray; gray
-    values in place of bits; or gray values from -1 to 1 with a learned variance of each pixel."""
+    """Pixels are bits; gray values with normal noise of standard deviation 0.1; categories of gray;
+    gray values in the likelihood of bits; or gray values from -1 to 1 with a learned variance per
+    pixel."""
     inputs: Inputs = "centered"
-    """Networks get pixels minus their means, and bits as -1 and 1; or both as they are."""
+    """Networks get pixels minus their means, and bits as -1 and 1; or raw pixels and bits."""
     encoder_scale: float = 1.0
-    """Factor on the initial weights of the encoder's last layer; more makes bits more decided."""
+    """Factor on the initial weights of the encoder's last layer. A larger factor gives initial
+    probabilities closer to 0 and 1."""
     structure: str = ""
     """Fingerprint of your own model; empty for a built-in network."""
 
@@ -107,10 +109,10 @@ class ModelConfig(_Group):
             taken = self.network in NETWORKS
             got = f"got {self.network!r}, which is built in: rename your model"
             _require(not taken, f"your model must not have the name of a built-in network, {got}")
-            theirs = "likelihood is a field of built-in networks, and this run has your own model"
+            theirs = "likelihood is only for built-in networks, and this run has your own model"
             got = f"got {self.likelihood!r}: pass it to your DiscreteVAE"
             _require(self.likelihood == "bernoulli", f"{theirs}, {got}")
-            theirs = "a field of built-in networks, and this run has your own model"
+            theirs = "only for built-in networks, and this run has your own model"
             got, remedy = f"got {self.inputs!r}", "scale the inputs in your encoder and decoder"
             _require(self.inputs == "centered", f"inputs is {theirs}, {got}: {remedy}")
             got, remedy = f"got {self.encoder_scale}", "scale the weights of your encoder"
@@ -143,14 +145,16 @@ class EstimatorConfig(_Group):
     folded: bool = True
     """Whether estimators of the bound include the direct term; False is as in the papers."""
     decoder_samples: DecoderSamples = "all"
-    """What decoder and prior learn from: all samples (always, for a bound), or an extra one."""
+    """Samples that train the decoder and the prior: all, or one extra sample. Estimators of a bound
+    always use all."""
     kl: KL = "sampled"
-    """The KL divergence from the prior is part of the estimated objective, or in closed form."""
+    """How the KL divergence from the prior is computed: as part of the estimated objective, or in
+    closed form."""
     temperature: float = 0.0
     """Temperature of a biased estimator; 0 means its default."""
 
     def check(self) -> None:
-        name, options = resolve(self.estimator)  # aliases name the same run
+        name, options = resolve(self.estimator)  # an alias must give the same run
         self._set("estimator", name)
         self._set("folded", self.folded and options.get("folded", True))
         if self.make_estimator().target.subtracts_log_q:
@@ -194,17 +198,17 @@ class OptimizerConfig(_Group):
     prior_learning_rate: float = 1e-2
     """Learning rate of the prior's logits; 0 keeps the prior uniform."""
     schedule: Schedule = "constant"
-    """Learning rates: constant, decreasing to 0 along a cosine, or cut every `decay_every`
-    steps."""
+    """Learning rates are constant, decrease to 0 along a cosine, or are multiplied by
+    `decay_factor` every `decay_every` steps."""
     warmup_steps: int = 0
-    """Number of steps over which learning rates first increase linearly."""
+    """Number of initial steps in which learning rates increase linearly."""
     decay_every: int = 0
-    """Steps between two cuts, for the schedule `step`."""
+    """Steps between two reductions, for the schedule `step`."""
     decay_factor: float = 0.1
-    """Factor of each cut, for the schedule `step`."""
+    """Factor of each reduction, for the schedule `step`."""
     precision: Precision = "highest"
-    """Matrix products on a GPU: highest is float32, high TF32, medium also bfloat16 in
-    gradients."""
+    """Matrix products on a GPU: highest uses float32, high uses TF32, and medium uses TF32, and
+    bfloat16 in gradients."""
 
     def check(self) -> None:
         steps, warmup, every, cuts = (
@@ -214,7 +218,7 @@ class OptimizerConfig(_Group):
             self.schedule == "step",
         )
         _require(warmup < steps, f"warmup_steps must be below {steps} steps, got {warmup}")
-        example = f"try a third of steps, {max(1, steps // 3)}"
+        example = f"try a third of all steps, {max(1, steps // 3)}"
         _require(every or not cuts, f"schedule 'step' needs decay_every, got 0: {example}")
         got = f"got {every} with schedule {self.schedule!r}"
         _require(cuts or not every, f"decay_every needs schedule 'step', {got}: remove it")
@@ -231,7 +235,7 @@ class ObservationConfig(_Group):
     evaluate_every: int = 0
     """Steps between test evaluations, a multiple of `report_every`; 0 means only at the end."""
     evaluate_images: int = 500
-    """Number of test images per evaluation; the final evaluation uses all."""
+    """Number of test images per evaluation during training. The final evaluation uses all."""
 
     def check(self) -> None:
         whole = self.evaluate_every % self.report_every == 0
@@ -245,7 +249,7 @@ OBSERVATION = tuple(field.name for field in fields(ObservationConfig))
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConfig, DataConfig):
-    """All settings of a run, those that affect its results and those of its records.
+    """All settings of a run: those that affect its results, and those of its records.
 
     The defaults are those of the paper, except for the decoder's gradient.
     """
@@ -259,7 +263,7 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
             raise ValueError(f"{what}: use arms, loorf or midpoint")
         if self.layers and self.kl == "analytic":
             raise ValueError("kl='analytic' needs a single layer of latents: remove kl or layers")
-        # Beyond the largest that matters, the exact number would take long to compute.
+        # The number of states is capped, because exact powers of this size are slow to compute.
         states, got = self.categories ** min(self.latents, 64), latents_in_words(self)
         if isinstance(chosen.design, AllStates) and states > MOST_STATES:
             limit = f"at most {MOST_STATES} joint states, got {got} latents"
@@ -299,9 +303,9 @@ def latents_in_words(config: TrainConfig) -> str:
 
 
 def identity(config: TrainConfig) -> dict[str, object]:
-    """Return a run's identity: the fields that affect its results and are not the default.
+    """Return a run's identity: fields that affect its results and differ from their defaults.
 
-    Adding a field keeps the identity of existing runs if its default is the old behavior.
+    A new field leaves the identities of existing runs unchanged if its default is the old behavior.
 
     >>> identity(TrainConfig(seed=3, report_every=10))
     {'schema': 4, 'seed': 3}
@@ -327,7 +331,7 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
 
 
 def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
-    """Return whether `one` continues `other` with more steps; never with a cosine schedule.
+    """Return whether `one` continues `other` with more steps. With a cosine schedule, none does.
 
     >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
     True
@@ -349,5 +353,5 @@ def run_name(config: TrainConfig) -> str:
     """
     network = "-".join(filter(None, [config.network, "x".join(map(str, config.layers))]))
     described = f"{config.dataset}-{network}-{config.label}-n{config.num_samples}"
-    name = re.sub(r"[^\w.+]+", "-", described)  # a folder's, whatever data and model are called
+    name = re.sub(r"[^\w.+]+", "-", described)  # valid as a folder name
     return f"{name}-r{config.replicas}-seed{config.seed}-{digest_of(identity(config))[:8]}"

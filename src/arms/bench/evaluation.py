@@ -24,7 +24,7 @@ SAMPLES_AT_ONCE = 4
 def final_bounds(
     model: DiscreteVAE, dataset: Dataset, config: TrainConfig, images: int | None = None
 ) -> dict[str, Any]:
-    """Compute the content of result.json: bounds for K = 1, n/2 and n, and K = 100 on test.
+    """Compute the content of result.json: bounds for K = 1, n/2, n, and on test images K = 100.
 
     If not all images are used, the result contains the number of images per split.
     """
@@ -52,9 +52,9 @@ def evaluate(
         model: The model.
         dataset: The data set.
         split: "train", "valid" or "test".
-        sample_counts: Every K; 1 is the ELBO.
-        seed: The same seed draws the same bits and samples.
-        images: How many images of the split, the first ones; all by default.
+        sample_counts: The values of K; 1 is the ELBO.
+        seed: The seed of the pixels' bits and the samples.
+        images: The number of first images of the split to use; all by default.
 
     Returns:
         The bound of each replica in nats, by K.
@@ -86,7 +86,7 @@ def bounds(
     totals = {count: zeros.clone() for count in counts}
     rows_at_once = DECODER_ROWS_AT_ONCE.get(device.type, DECODER_ROWS_AT_ONCE["cpu"])
     parts = images.split(max(1, rows_at_once // (SAMPLES_AT_ONCE * model.replicas)))
-    # One seed per part: its noise does not depend on how many samples the parts before it took.
+    # Each part has its own seed, so its noise does not depend on the samples of earlier parts.
     seeds = torch.randint(2**62, (len(parts),), generator=generator, device=device).tolist()
     with torch.no_grad(), evaluating(model):
         for rows, seed in zip(parts, seeds, strict=True):
@@ -137,13 +137,13 @@ def _log_weights(
     model: DiscreteVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
 ) -> Tensor:
     """Compute the log-weights `[count, R, B]` of samples from q(b|x), in chunks."""
-    # Allocated first: a count that does not fit into memory fails here, not slowly.
+    # Allocate the result first, so that a count that does not fit into memory fails at once.
     weights = logits.new_empty(count, *x.shape[:-1])
     for start in range(0, count, SAMPLES_AT_ONCE):
-        # Samples are drawn in whole blocks, and the last block is cut: how many samples are drawn
-        # must not change the first ones.
+        # Samples are drawn in whole blocks, and the last block is cut. The first samples therefore
+        # do not depend on the number of samples.
         b = model.latent(logits).sample(SAMPLES_AT_ONCE, noise)
-        if len(model.layers) == 1:  # deeper layers are drawn in whole blocks too
+        if len(model.layers) == 1:  # deeper layers also need whole blocks
             b = b[: count - start]
         block = model.chain_log_weights(b, x, logits, noise)
         weights[start : start + SAMPLES_AT_ONCE] = block[: count - start]

@@ -34,7 +34,7 @@ BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vi
 FIELDS = tuple(one.name for one in fields(TrainConfig) if one.name != "structure")
 
 
-_SHORT = {"replicas": 2, "learning_rate": 1e-3}  # a short run learns ten times as fast
+_SHORT = {"replicas": 2, "learning_rate": 1e-3}  # ten times the paper's learning rate
 CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     "smoke": _SHORT
     | {"dataset": "digits", "steps": 40, "latents": 20, "batch_size": 20}
@@ -77,7 +77,7 @@ class Sweep:
 
     choices: Mapping[str, Sequence[Any]]
     small: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values for some of these fields at scales below the paper's."""
+    """Values that replace some of these fields at scales below the paper's."""
     preset: str = "paper"
     changes: Mapping[Scale, Fields] = field(default_factory=lambda: CHANGES)
 
@@ -122,7 +122,7 @@ def draw_toy(scale: Scale, folder: Path) -> list[Path]:
 
 _GRID = {"dataset": DATASETS, "network": NETWORKS, "num_samples": BUDGETS}
 ELBO = Sweep({**_GRID, "estimator": ELBO_ESTIMATORS}, {"num_samples": [4]})
-# With 4 samples the bound couples only two, and all couplings are one.
+# With 4 samples, only two samples on the bound are coupled, and all couplings are equal.
 BOUND = Sweep({**_GRID, "estimator": BOUND_ESTIMATORS}, {"num_samples": [8]})
 LINEAR, NONLINEAR = ELBO.only(network=["linear"]), ELBO.only(network=["nonlinear"])
 BOUND_LINEAR, BOUND_NONLINEAR = BOUND.only(network=["linear"]), BOUND.only(network=["nonlinear"])
@@ -136,7 +136,7 @@ RODEO_ESTIMATORS = {
         *(("relax", 2), ("midpoint", 2), ("flips", 2)),
     ),
 }
-"""Estimators with their n, by evaluations of the model per image."""
+"""Estimators with their n, grouped by evaluations of the model per image."""
 RODEO_LAYERED = ("loorf", "disarm", "arms", "midpoint")
 """The estimators above that can train several layers."""
 REINMAX_ESTIMATORS = ("st", "st-gumbel", "reinmax", "flips")
@@ -246,7 +246,9 @@ def _configs(content: Mapping[str, object]) -> Iterator[TrainConfig]:
     common = {name: value for name, value in content.items() if name != "runs"}
     tables = content.get("runs", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
-        raise ValueError("runs must be a list of tables: write [[runs]] above each of them")
+        raise ValueError(
+            f"runs must be a list of tables, got {tables!r}: write [[runs]] above each"
+        )
     for table in tables:
         given = common | table
         if unknown := [name for name in given if name not in FIELDS]:
@@ -260,7 +262,7 @@ def _choices(name: str, value: object) -> list[object]:
         return [value]
     if not value:
         raise ValueError(f"{name} must be a value or a list of values, got an empty list")
-    if name == "precision":  # runs are recognized at any precision: one would stand for the other
+    if name == "precision":  # finished runs are recognized at any precision
         raise ValueError(
             "precision must be a single value, got a list: a finished run of one precision also "
             "counts for the others"

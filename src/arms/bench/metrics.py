@@ -1,9 +1,9 @@
-"""Every metric that a run records while it trains: its key, its name in words, its axis.
+"""The metrics that a run records during training: key, name in words, and axis.
 
-A new metric is one entry in METRICS, and the code that computes it. For a mean over the training
-steps, set `mean_over_steps` and add each step in `Trainer._add_to_sums`. Other numbers of training
-go into `Trainer.record`, and evaluations on other images into `_record` in `runs/ensemble.py`.
-Progress bars, messages, curves and reports take it from here.
+To add a metric, add an entry to METRICS, and the code that computes the metric. For a mean over the
+training steps, set `mean_over_steps`, and add each step in `Trainer._add_to_sums`. Compute other
+metrics of training in `Trainer.record`, and metrics on other images in `_record` in
+`runs/ensemble.py`. Progress bars, messages, curves and reports then include the metric.
 """
 
 import sys
@@ -22,18 +22,18 @@ TEST_BOUND_SAMPLES = 100
 class Metric:
     """A number per replica that a run records during training."""
 
-    key: str  # in metrics.jsonl and in TensorBoard
-    words: str  # in a sentence
-    title: str  # above its figure
-    short_title: str  # beside the axis label, where figures share a page
-    quantity: str  # what is measured, beside the axis and in a progress bar
-    brief: str = ""  # the quantity in a progress bar, where it is too long there
+    key: str  # name in metrics.jsonl and in TensorBoard
+    words: str  # name in a sentence
+    title: str  # title of the figure
+    short_title: str  # title above the axis label in figures with several panels
+    quantity: str  # name on the axis and in a progress bar
+    brief: str = ""  # name in a progress bar, if `quantity` is too long
     unit: str = ""
-    scale: Literal["linear", "log"] = "linear"  # numbers on a log axis have an exponent
-    stops_replica: bool = False  # whether a replica stops where it is not finite
-    mean_over_steps: bool = False  # whether it is the mean over steps since the last record
-    in_progress: bool = True  # whether progress bars show it
-    in_result: bool = False  # whether result.json has its final value, from more images
+    scale: Literal["linear", "log"] = "linear"  # with log, numbers are printed with an exponent
+    stops_replica: bool = False  # whether a replica stops if this metric is not finite
+    mean_over_steps: bool = False  # whether this is a mean over steps since the last record
+    in_progress: bool = True  # whether progress bars show this metric
+    in_result: bool = False  # whether result.json has a final value, from more images
 
     @property
     def axis_label(self) -> str:
@@ -59,7 +59,7 @@ TEST_BOUND = Metric(
     short_title=f"test, K={TEST_BOUND_SAMPLES}",
     quantity="bound",
     unit="nats",
-    in_progress=False,  # only some records have it: it would come and go
+    in_progress=False,  # only some records contain this metric
     in_result=True,
     stops_replica=True,
 )

@@ -1,7 +1,7 @@
 """Output for users: numbers and names as text, the console, and progress.
 
-Names may come from other people's files. The console shows control characters in them as text,
-because an escape sequence could clear the screen, hide lines or set the title.
+Names may come from untrusted files. The console shows their control characters as text, because an
+escape sequence could clear the screen, hide lines or set the title.
 """
 
 import math
@@ -38,15 +38,15 @@ from arms.bench.metrics import (
 )
 
 NO_REPLICA_LEFT = "no replica left"
-LARGEST = 1e100  # beyond it squares overflow: a number that size is as good as infinite
-# Every control character but tab and line feed. Terminals obey some, and others reverse text.
+LARGEST = 1e100  # larger numbers are treated as infinite, because their squares may overflow
+# All control characters except tab and line feed. Some control the terminal or reverse text.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-LONGEST_NAME = 255  # characters: no file system allows a longer name
-LONGEST_WORD = 1000  # characters: few paths are longer
+LONGEST_NAME = 255  # characters; no file system allows a longer name
+LONGEST_WORD = 1000  # characters; few paths are longer
 MIN_WIDTH = 40
 """The smallest width for tables. With COLUMNS=0, rich would print nothing."""
 LONGEST_HIGHLIGHTED = 1000
-"""The longest word in which rich highlights numbers; its time grows with the square."""
+"""The longest word in which rich highlights numbers, because the time is quadratic."""
 LINES_OF_A_RUN = 10
 """The number of log lines per run, if the run is not slow."""
 LINE_SECONDS = 30.0
@@ -66,7 +66,7 @@ def format_mean_std(values: Sequence[float | None]) -> str:
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
-    # The deviation of numbers that are too large to draw may overflow.
+    # The standard deviation of very large numbers may overflow.
     has_deviation = len(numbers) > 1 and all(map(is_drawable, numbers))
     deviation = f" ±{format_number(stdev(numbers))}" if has_deviation else ""
     return f"{format_number(mean(numbers))}{deviation}{format_survivors(values)}"
@@ -128,8 +128,7 @@ def describe_result(result: Record) -> str:
 class SafeConsole(Console):
     """A console that writes control characters as text, and ignores a closed output.
 
-    Training continues if the output is closed, because the run matters more than its messages. The
-    exit code reports it.
+    If the output is closed, training continues, and the exit code reports the closed output.
     """
 
     reader_left = False
@@ -139,7 +138,7 @@ class SafeConsole(Console):
         """Stop printing, without ending the process as rich would."""
         self.quiet = True
         self.reader_left = True
-        # Python would otherwise try to write the rest when it exits.
+        # Otherwise, Python tries to write the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def render_str(self, text: str, **options: Any) -> Text:
@@ -151,8 +150,8 @@ class SafeConsole(Console):
 
 @cache
 def get_console() -> SafeConsole:
-    """Return the console on stdout; it is always the same, so lines appear above progress bars."""
-    console = SafeConsole(emoji=False)  # ":car:" in a name is no picture
+    """Return the console on stdout. All callers share it, so lines appear above progress bars."""
+    console = SafeConsole(emoji=False)  # ":car:" in a name stays text
     if console.width < MIN_WIDTH:
         console.width = MIN_WIDTH
     return console
@@ -161,21 +160,20 @@ def get_console() -> SafeConsole:
 def print_markup(line: str) -> None:
     """Print a line with rich's markup, without line breaks, so that paths can be copied.
 
-    Line breaks are written as text. Otherwise a run could print lines about other runs through its
-    name.
+    Line breaks are written as text, so that the name of a run cannot print further lines.
     """
     get_console().print(line.replace("\n", "\\n"), soft_wrap=True)
 
 
 def print_plain(line: str) -> None:
-    """Print a line as it is, whatever characters it contains."""
+    """Print a line without interpreting markup."""
     print_markup(escape(line))
 
 
 def print_table(table: Table) -> None:
     """Print a table; on a narrow terminal, long words are wrapped within their cells."""
     for column in table.columns:
-        column.overflow = "fold"  # the default replaces the rest of a word by "…"
+        column.overflow = "fold"  # by default, rich cuts long words
     get_console().print(table)
 
 
@@ -200,7 +198,7 @@ class Bars(Progress):
         has_bars = console.is_terminal or console.is_jupyter
         super().__init__(
             TextColumn("{task.description:<10}"),
-            BarColumn(bar_width=None),  # whatever the others leave
+            BarColumn(bar_width=None),  # takes the remaining width
             MofNCompleteColumn(),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[figures]}"),
@@ -251,7 +249,7 @@ class Watcher:
             self._task = self._bars.add_task(escape(self._label), total=self._steps, figures="")
             self._bars.start()
         self._bars.figures[self._task] = text
-        # The last record comes before the final bounds, which may take longer than the training.
+        # After the last record, the final bounds are computed, which may take longer than training.
         last = step == self._steps
         shown = "evaluating" if last else text
         self._bars.update(self._task, completed=step, figures=shown, refresh=last)

@@ -10,15 +10,15 @@ from arms.bench.data import Dataset, observe
 from arms.bench.models import DiscreteVAE
 from arms.bench.runs.files import make_folder, replace_file
 
-PIXEL_SIZE = 3  # width of the square that shows one pixel, and of the gap between images
+PIXEL_SIZE = 3  # width of one pixel in the picture, and of the gap between images
 
 
 def write_samples(
     path: Path | str, model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator
 ) -> None:
-    """Write a PNG: test images, then per replica a row of reconstructions and one of prior samples.
+    """Write a PNG with test images, and a row each of reconstructions and samples per replica.
 
-    The model is on the CPU, and `count` images are in each row.
+    The model must be on the CPU. Each row has `count` images.
     """
     from matplotlib.image import imsave
 

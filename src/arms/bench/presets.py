@@ -11,7 +11,7 @@ Fields: TypeAlias = Mapping[str, Any]
 MNIST = "dynamic-mnist"
 
 PAPER: Fields = {"steps": 1_000_000, "replicas": 5, "decoder_samples": "extra"}
-"""The paper's protocol: a million steps, five seeds, its decoder rule."""
+"""The paper's protocol: a million steps, five seeds, and the paper's decoder rule."""
 
 FAST: Fields = {
     "estimator": "flips",
@@ -20,7 +20,8 @@ FAST: Fields = {
     "replicas": 5,
     "schedule": "cosine",
 }
-"""The best recipe found: flips, a sharp start and a large rate with a cosine schedule."""
+"""The best recipe found: flips, large initial weights, and a large learning rate with a cosine
+schedule."""
 FAST_SHORT_STEPS = 50_000
 FAST_STARTS: Mapping[tuple[str, bool], Fields] = {
     ("linear", True): {"encoder_scale": 4.0, "learning_rate": 0.015},
@@ -28,12 +29,12 @@ FAST_STARTS: Mapping[tuple[str, bool], Fields] = {
     ("nonlinear", True): {"encoder_scale": 16.0, "learning_rate": 0.005},
     ("nonlinear", False): {"encoder_scale": 1.0, "learning_rate": 0.002},
 }
-"""Start and rate with flips, by network and whether training takes fewer steps than that.
+"""Initial scale and learning rate with flips, by network, for short and long training.
 
-benchmarks/recipe.py chose them for 10,000 (nonlinear) or 30,000 steps, and for 100,000, with one
-layer of bits."""
+benchmarks/recipe.py chose them with one layer of bits, for 10,000 (nonlinear) or 30,000 steps, and
+for 100,000 steps."""
 FAST_RATES = {"linear": 6e-3, "nonlinear": 3e-3}
-"""Rates with other estimators, which benchmarks/time_to_bound.py chose."""
+"""Learning rates for other estimators, chosen by benchmarks/time_to_bound.py."""
 
 _PUBLISHED: Fields = {"batch_size": 100, "inputs": "raw", "prior_learning_rate": 0.0}
 RODEO: Fields = {
@@ -46,13 +47,13 @@ RODEO: Fields = {
     "replicas": 5,
     "learning_rate": 1e-3,
 }
-"""RODEO's protocol (docs/rodeo.md), with bits as pixels and one layer of 200 bits."""
+"""RODEO's protocol (docs/rodeo.md) for binary pixels and one layer of 200 bits."""
 RODEO_LAYERS: Fields = {"network": "linear", "estimator": "disarm", "num_samples": 2}
-"""What differs with several layers, each of which has no hidden layers."""
+"""Changes for several stochastic layers, whose networks have no hidden layers."""
 RODEO_FASHION: Fields = {"learning_rate": 3e-4}
-"""What differs with bits of Fashion MNIST."""
+"""Changes for binary pixels of Fashion MNIST."""
 RODEO_GAUSSIAN: Fields = {"learning_rate": 1e-4}
-"""What differs with Gaussian pixels."""
+"""Changes for Gaussian pixels."""
 
 REINMAX: Fields = {
     **_PUBLISHED,
@@ -78,14 +79,14 @@ REINMAX_SHAPES: Mapping[tuple[int, int], Fields] = {
     (64, 8): {"learning_rate": 5e-4, **_WARMED},
     (10, 30): {"learning_rate": 5e-4, **_WARMED},
 }
-"""By categories and latents: the rates of ReinMax's scripts. Where these use RAdam, rates rise."""
+"""Learning rates of ReinMax's scripts by categories and latents. A warmup replaces RAdam."""
 REINMAX_TEMPERATURES = {(8, 4): 1.3, (10, 30): 1.3}
-"""Temperatures of `reinmax` in its scripts, where they are not 1.5."""
+"""Temperatures of `reinmax` in its scripts that differ from 1.5."""
 
 
 def _fast_start(known: Fields) -> Fields:
     network = known["network"] if known["network"] in FAST_RATES else "nonlinear"
-    estimator = {"estimator": "midpoint"} if known["layers"] else {}  # flips has no layers
+    estimator = {"estimator": "midpoint"} if known["layers"] else {}  # flips needs a single layer
     if known["layers"] or known["estimator"] not in ("flips", "flips-ms"):
         return {**estimator, "learning_rate": FAST_RATES[network]}
     start = FAST_STARTS[network, known["steps"] < FAST_SHORT_STEPS]
@@ -109,7 +110,7 @@ def _reinmax_shape(known: Fields) -> Fields:
 
 @dataclass(frozen=True)
 class Preset:
-    """The fields that a preset sets, and those that depend on others, given or set."""
+    """The fields that a preset sets, and a function for fields that depend on other fields."""
 
     base: Fields
     adapt: Callable[[Fields], Fields] = lambda known: {}
@@ -125,7 +126,7 @@ DEFAULTS: Fields = {field.name: field.default for field in fields(TrainConfig)}
 
 
 def apply_preset(name: str, given: Fields | None = None) -> TrainConfig:
-    """Return a configuration: the fields given, then those of the preset, then the defaults.
+    """Return a configuration. Given fields override the preset, which overrides defaults.
 
     >>> config = apply_preset("rodeo", {"dataset": "fashion-mnist", "estimator": "flips"})
     >>> config.learning_rate, config.estimator

@@ -10,13 +10,13 @@ from arms.arguments import as_count
 from arms.checks import univariate_variance
 from arms.estimators import as_estimator
 
-P0 = 0.499  # as in the text of the paper
+P0 = 0.499  # the value in the paper
 ESTIMATORS = ("arm", "disarm", "loorf", "arms-dirichlet", "arms-gaussian", "arms")
 BUDGETS = (2, 4, 6, 8, 10, 20, 50, 100)
-# 97 intervals, a prime: np is hardly ever a whole number, where `arms` has no variance.
+# If np is an integer, `arms` has no variance. With 97 intervals, a prime, this rarely happens.
 GRID_POINTS = 98
-NUMBERS_AT_ONCE = 200_000  # a batch that does not fit into the cache takes twice as long
-LEARNING_RATE = 100.0  # 133 steps lead from 0.1 to 0.9; the paper takes some 20,000
+NUMBERS_AT_ONCE = 200_000  # larger batches do not fit into the cache, and take twice as long
+LEARNING_RATE = 100.0  # takes 133 steps from 0.1 to 0.9; the paper takes about 20,000
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class ToyCurve:
     num_samples: int
     probs: Tensor
     measured: Tensor
-    exact: Tensor | None  # None where there is no closed form
+    exact: Tensor | None  # None if no closed form is known
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Ascent:
 
     estimator: str
     num_samples: int
-    logits: Tensor  # before each step and after the last, [steps + 1, replicas]
+    logits: Tensor  # before each step and after the last step, [steps + 1, replicas]
 
     def std(self) -> Tensor:
         """Return the standard deviation of phi over the runs, `[steps + 1]`."""

@@ -27,9 +27,9 @@ from arms.targets import BestOf, Expectation, Target
 
 Kind: TypeAlias = Literal["sample", "gradient", "weights"]
 
-CALLS = 500  # independent calls per problem; means of fewer are too far from normal
-FEW_CALLS = 5  # a mean whose variance comes from fewer calls cannot be told from a rare event
-REFERENCE_DRAWS = 20_000  # of LOORF, for its variance
+CALLS = 500  # independent calls per problem; means over fewer calls are too far from normal
+FEW_CALLS = 5  # if fewer calls make up the variance, an error could also be a rare event
+REFERENCE_DRAWS = 20_000  # draws of LOORF, which give its variance
 SIGNATURES = {
     "sample": "function(logits) -> differentiable samples of the logits' shape",
     "gradient": "function(objective, logits) -> a gradient of the logits' shape",
@@ -80,7 +80,7 @@ class Audit:
     failure_rate: float
     """The probability that an audit calls a correct function biased.
 
-    This holds if its estimates vary enough.
+    This holds if the function's estimates vary enough.
     """
     evaluations: float
     """Evaluations of the objective for one estimate."""
@@ -89,7 +89,7 @@ class Audit:
 
     @property
     def biased(self) -> bool:
-        """Whether a mean estimate is farther from the gradient than its variation explains."""
+        """Whether a mean estimate is farther from the gradient than chance explains."""
         return max(row.largest_score for row in self.rows) > self.limit
 
     @property
@@ -104,7 +104,7 @@ class Audit:
     def verdict(self) -> str:
         """The verdict in words."""
         if self.biased:
-            return "biased" if self.varied else "wrong mean, but it hardly varied"
+            return "biased" if self.varied else "wrong mean, but the estimates hardly varied"
         return "no bias seen"
 
     def __str__(self) -> str:
@@ -128,14 +128,15 @@ class Audit:
         ]
         chance = 1 / self.failure_rate
         notes = [
-            "bias: of the mean estimate, in per cent of the exact gradient's length; ±: its error",
-            "along, across: its parts along the gradient (1 is right) and at right angles to it (0)",
+            "bias: error of the mean estimate, in % of the gradient's length; ±: standard error",
+            "along, across: components of the mean estimate along the gradient (unbiased: 1)",
+            "  and orthogonal to it (unbiased: 0), relative to the gradient's length",
             f"variance: relative to {self.reference}; evaluations of f: {self.evaluations:g}",
             f"biased: |z| exceeds {self.limit:.2f}, by chance in one of {chance:,.0f} audits",
             "not audited: other logits, objectives and sizes; half precision; other devices",
         ]
         if not self.varied:
-            question = "does it seed itself, or is it almost always zero?"
+            question = "does the function set a seed, or is its result almost always zero?"
             notes.insert(0, f"nearly all calls returned the same mean: {question}")
         return "\n".join([f"{self.subject} ({self.kind}): {self.verdict}", *lines, *notes])
 
@@ -205,7 +206,7 @@ def audit(
     if kind == "weights" and isinstance(target, BestOf) and target.k > n:
         raise ValueError(f"{target!r} needs num_samples of at least {target.k}, got {n}")
     generator = torch.Generator().manual_seed(seed)
-    with _seeded(seed):  # objectives are tried on a sample
+    with _seeded(seed):  # objectives are called once on a sample
         problems = _problems(kind, latent, generator)
     tests = [[one] for one in problems]
     if batched and draws >= 2 * CALLS:
@@ -400,14 +401,14 @@ def _row(
     )
     means = torch.stack(found.means)
     calls, mean = len(means), means.mean(0)
-    moved = means - means[0]  # exactly 0 where no call differs
+    moved = means - means[0]  # exactly 0 for entries that are the same in all calls
     moved = moved - moved.mean(0)
     spread = moved.square().sum(0) / (calls - 1)
     third = moved.pow(3).mean(0)
-    # How many calls make up the variance: about a third of all for normal means, and m if all but m
-    # returned the same. NaN if all did.
+    # The effective number of calls behind the variance. It is about a third of all calls for normal
+    # means, m if all calls except m returned the same mean, and NaN if all means are equal.
     varied = moved.square().sum(0).square() / moved.pow(4).sum(0)
-    # Where an estimate never varies, only rounding may separate it from the truth.
+    # If an estimate never varies, only rounding may separate it from the exact gradient.
     rounding = 1e-6 * exact.abs().amax().item()
     scores = skew_corrected(mean - exact, spread, third, calls, rounding)
     sizes = scores.abs()

@@ -22,18 +22,18 @@ from arms.latents import Bits, Enumerable, Latent, OneHot
 from arms.latents.base import MOST_STATES
 from arms.objective import Options
 
-MOST_ENUMERATED = 8  # samples up to which the moderate problems have enough joint states
-# The first row's neighbors have a much smaller objective. Whatever it takes from them must not be
-# its own rounding error, which shows in float32 where their squares are ten million times smaller.
+MOST_ENUMERATED = 8  # with more samples, the moderate problems have too few joint states
+# The objective of the first row is 6,000 times as large as that of the other rows. Sums over the
+# other rows must not contain rounding errors of the first row, which are visible in float32.
 SCALES = (6000.0, 1.0, 1.0)
 ONE = torch.ones(())
 
-MOST_ROWS = 50_000  # estimates that are made in one call
-# A problem that needs a call for every estimate makes one for this many draws, and at least
-# `FEWEST_CALLS`: means of fewer are too far from normal.
+MOST_ROWS = 50_000  # the most estimates per call
+# Problems that need one call per estimate make one call per 50 draws, and at least
+# `FEWEST_CALLS`, because means over fewer calls are too far from normal.
 DRAWS_PER_CALL = 50
 FEWEST_CALLS = 1000
-FEWEST_EVENTS = 25  # of the rarer outcome of a variable, for its score to be near normal
+FEWEST_EVENTS = 25  # draws of a variable's rarer outcome that make its score nearly normal
 
 
 @dataclass(frozen=True)
@@ -42,25 +42,25 @@ class Cases:
 
     make: Callable[[Tensor], Latent]
     moderate: Sequence[Any]
-    many: Sequence[Any]  # like moderate ones, with more joint states than samples
+    many: Sequence[Any]  # moderate logits of more variables, so states outnumber samples
     small: Sequence[Any] | Tensor
-    exact: Sequence[Any]  # so far from zero that random draws show nothing
+    exact: Sequence[Any]  # logits too large for a test by random draws
     far: Sequence[Any] = ()
     infinite: Sequence[Any] = ()
     unequal: Sequence[Any] = ()
-    suffix: str = ""  # of the names of findings
+    suffix: str = ""  # appended to the names of findings
 
 
 BITS = Cases(
     Bits,
-    # Both signs, near and far from one half: a wrong correlation shows at one of them.
+    # Probabilities on both sides of one half, near and far from it, reveal a wrong correlation.
     moderate=((0.0, 0.7, -1.3), (2.0, -0.4, 1.1), (-2.2, 1.6, 0.3)),
     many=((0.4, -1.2, 2.1, -0.3, 0.9),),
     small=((0.0, 0.7), (1.5, -1.0)),
     exact=((0.7, -1.3), (5.0, -0.4), (14.0, -14.0)),
     far=((5.0, -5.0, 0.3), (7.0, -7.0, 0.3), (10.0, -10.0, 0.3)),
-    # Three bits are free. With fewer, a control variate may match an estimate almost exactly; what
-    # is left is then the noise of its coefficient, which rows share, and the mean is not normal.
+    # Three bits are random. With fewer, a control variate may cancel an estimate almost exactly.
+    # Only the noise of its coefficient is then left, which rows share, so the mean is not normal.
     infinite=(math.inf, 0.7, -math.inf, -0.4, 1.1),
     unequal=((0.3, -0.5, 1.0),) * 3,
 )
@@ -82,12 +82,12 @@ class Problem:
     """A latent and an objective on which an estimator is tested."""
 
     name: str
-    latent: Latent  # without batch axes, or of a few rows
+    latent: Latent  # has no batch axes, or a few rows
     objective: TensorObjective
     scale: Tensor = ONE  # a factor of the objective, or one for each row
-    effort: int = 1  # how many times `draws` estimates are made
-    separate: bool = False  # each estimate is a call by itself, not a row of one large batch
-    scored_rows: int | None = None  # how many rows, the first ones, are compared: all by default
+    effort: int = 1  # number of estimates, as a multiple of `draws`
+    separate: bool = False  # make each estimate in a separate call, not as a row of a large batch
+    scored_rows: int | None = None  # compare only this many first rows; None compares all
 
 
 def as_bounded(value: object, least: int, most: int, name: str) -> int:
@@ -142,7 +142,7 @@ def special_problems(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None = None
 ) -> Iterator[Problem]:
     """Yield problems that each expose one kind of error, for every kind of latent."""
-    # Log-weights thousands of nats apart would leave nothing of a bound to measure.
+    # The weights of a bound would underflow if the rows of log p(x, b) were scaled by thousands.
     scale = torch.tensor(SCALES if estimator.target.size == 1 else 1.0)
     for cases in cases_of(estimator, latents):
         if cases.far:
@@ -187,7 +187,7 @@ def problem_scores(
 ) -> Tensor:
     """Return z-scores of the mean gradient, and of the mean value if the estimator is unbiased."""
     latent, total = problem.latent, problem.effort * draws
-    if problem.separate:  # these calls have no axis of estimates
+    if problem.separate:  # one call per estimate
         batches = [latent] * max(FEWEST_CALLS, draws // DRAWS_PER_CALL)
     else:
         starts = range(0, total, MOST_ROWS)
@@ -234,7 +234,7 @@ class _Tally:
     def __init__(self, truth: Tensor, dtype: torch.dtype) -> None:
         self.truth, self.count = truth, 0
         self.sums = [torch.zeros_like(truth) for _ in range(3)]
-        # Where an estimate never varies, only rounding may separate it from the truth.
+        # If an estimate never varies, only rounding may separate it from the truth.
         self.rounding = 1e-12 if dtype == torch.float64 else 1e-6 * truth.abs().amax().item()
 
     def add(self, estimates: Tensor) -> None:
@@ -258,10 +258,10 @@ def bias_finding(
     seed: int = 0,
     latents: Sequence[Latent] | None = None,
 ) -> Finding:
-    """Test in float64, at moderate logits, whether an estimator is labeled correctly.
+    """Test in float64, at moderate logits, whether the label `unbiased` of an estimator is right.
 
-    The smallest bias that is reliably detected is proportional to 1/sqrt(draws). If an estimator
-    has the label `unbiased = False`, the test must detect a bias. Its verdict is then "biased".
+    The smallest bias that is reliably detected is proportional to 1/sqrt(draws). An estimator with
+    `unbiased = False` passes if the test detects a bias. The verdict is then "biased".
 
     Args:
         estimator: The estimator to test.
@@ -288,5 +288,5 @@ def bias_finding(
     if estimator.unbiased:
         return Finding(f"unbiased, n = {n}", agrees, figure)
     if agrees:
-        return Finding(f"biased, n = {n}", False, f"{figure}: marked biased, no bias is seen")
-    return Finding(f"biased, n = {n}", True, f"{figure}: as it is marked", "biased")
+        return Finding(f"biased, n = {n}", False, f"{figure}: labeled biased, but no bias found")
+    return Finding(f"biased, n = {n}", True, f"{figure}: as labeled", "biased")

@@ -64,7 +64,7 @@ def _test_categories(
     correction = problem_scores(ARMS(n, coupling), problem, draws, generator)
     scores = {
         "marginals of categories": _scores(samples.sum(1), latent.mean(), draws),
-        "correction": correction[: latent.logits.numel()],  # without the value
+        "correction": correction[: latent.logits.numel()],  # scores of the gradient only
     }
     return _judge_all(scores, n, failure_rate / len(scores))
 
@@ -85,7 +85,7 @@ def _judge_all(scores: Mapping[str, Tensor], n: int, rate: float) -> list[Findin
 
 
 def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:
-    """Return binomial z-scores; an event with probability 0 or 1 must never, or always, occur."""
+    """Return binomial z-scores, which are huge if an event contradicts probability 0 or 1."""
     spread = (probability * (1 - probability) * draws).clamp(min=1e-12).sqrt()
     return (hits - probability * draws) / spread
 
@@ -104,7 +104,7 @@ def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
         return torch.zeros(0)
     ones = samples.sum(0)
     hits = torch.stack([(ones == count).sum(0) for count in range(len(samples) + 1)])
-    often = claimed * samples.shape[1]  # rarer events are too far from normal
+    often = claimed * samples.shape[1]  # the scores of rare events are too far from normal
     judged = (often >= FEWEST_EVENTS) | (claimed <= 0)
     return torch.where(judged, _scores(hits, claimed, samples.shape[1]), 0.0)
 
@@ -120,7 +120,7 @@ def _pattern_scores(samples: Tensor) -> Tensor:
     for s in range(1, n):
         arrangements, ways = counts[:, ones == s], math.comb(n, s)
         total = arrangements.sum(1, keepdim=True)
-        # Fewer than 30 expected hits and a binomial is no longer close to normal that far out.
+        # With fewer than 30 expected hits, the tails of a binomial are too far from normal.
         enough = total.squeeze(1) > 30 * ways
         found = _scores(arrangements, torch.tensor(1 / ways).double(), total)
         scores.append(found[enough].flatten())

@@ -21,11 +21,11 @@ from arms.latents import Bits, Enumerable, Latent
 
 Factory = Callable[[int], Estimator]
 
-COUNTS = (1, 2, 3, 4, 8, 12)  # tried by default, as far as the estimator accepts them
-MOST_SAMPLES = 10**6  # more do not fit into memory with the draws of a test
-USUAL = 8  # the most samples at which problems other than moderate ones are tried
-MOST_OUTCOMES = 2_000_000  # joint outcomes of a design that are enumerated
-EXACT_COUNT = 4  # the most samples at which expectations are enumerated
+COUNTS = (1, 2, 3, 4, 8, 12)  # defaults; values that the estimator rejects are skipped
+MOST_SAMPLES = 10**6  # the draws of a test with more samples do not fit into memory
+USUAL = 8  # the most samples in tests with special problems
+MOST_OUTCOMES = 2_000_000  # designs with more joint outcomes are not enumerated
+EXACT_COUNT = 4  # the most samples in tests of exact expectations
 EXACT_LIMIT = 1e-7  # relative to each entry of the gradient; rounding errors are far smaller
 
 
@@ -42,9 +42,9 @@ def findings(
 
     **Estimators.** If the design has finitely many outcomes, the exact expectation over all of them
     is compared with the gradient, for up to four samples and logits up to ±14. Means over many
-    draws are compared for every number of samples. For one number of samples, they are also
-    compared at large logits, in float32, and with one or two rows per call. Further tests cover
-    shapes, reproducibility and extreme logits. The result lists what was not tested.
+    draws are compared for every number of samples. Further comparisons use one number of samples:
+    at large logits, in float32, and with one or two rows per call. Other tests cover
+    shapes, reproducibility and extreme logits. The result lists properties that were not tested.
 
     **Couplings.** For bits, the tests cover marginals, correlation, counts, exchangeability,
     independence between latents and extreme logits. For categories, they cover marginals and the
@@ -118,9 +118,9 @@ def _estimator_findings(
         arguments = (one, draws, rate, own_seed, latents)
         found += attempt(f"unbiased, n = {n}", bias.bias_finding, *arguments)
     for name, alike in special.items():
-        # A baseline that depends on the batch shows most with few samples.
+        # The bias of a baseline that depends on the batch is largest with few samples.
         n = min(accepted) if alike[0].separate else usual
-        # A fresh estimator every time: its parameters may settle on a number of latents.
+        # Lazy parameters take the shape of the first latent, so each problem has a new estimator.
         scores = (bias.problem_scores(factory(n), one, draws, generator) for one in alike)
         found += attempt(f"{name}, n = {n}", judge_scores, scores, rate)
     subject = f"{label(first)}, num_samples {', '.join(map(str, accepted))}"
@@ -132,10 +132,10 @@ def _not_checked(estimator: Estimator, latents: Sequence[Latent] | None) -> tupl
     far = far if latents is None else "logits other than those given"
     notes = ["other numbers of samples", far, "more than a few variables"]
     notes += ["other numbers of categories, and category indices"]
-    notes += ["batches other than of one, two and very many rows"]
+    notes += ["batches of other sizes than one, two and very many rows"]
     notes += ["half precision, except at extreme logits", "CUDA and torch.compile"]
     if not estimator.unbiased:
-        notes.append("the value, and any logits but moderate ones, as it is marked biased")
+        notes.append("the value, and large logits, because the estimator is labeled biased")
     if any(True for _ in estimator.parameters()):
         notes.append("parameters other than the initial ones")
     return tuple(notes)
@@ -189,7 +189,7 @@ def _test_exactly(
         value = exact_value(objective, latent, target).detach()
         truth = (exact_target_gradient(objective, latent, target), value)
         for mean, exact in zip(found, truth, strict=True):
-            # Differences of values of order one are rounded at 1e-15.
+            # The rounding error of values of order one is about 1e-15.
             error = (mean - exact).abs() / (exact.abs() + 1e-15 / EXACT_LIMIT)
             worst = max(worst, error.nan_to_num(torch.inf, torch.inf).max().item())
     figure = f"largest relative error over all outcomes is {worst:.1e}, limit {EXACT_LIMIT:.0e}"
@@ -216,7 +216,7 @@ def _test_shapes(estimator: Estimator, cases: bias.Cases) -> tuple[bool, str]:
         detached = not grad.requires_grad or any(True for _ in estimator.parameters())
         alike = grad.shape == latent.logits.shape and grad.dtype == latent.logits.dtype
         passed &= alike and detached and values.shape[1:] == value.shape == batch
-    return passed, "grad must be like the logits, values [n, *batch], for batch (), (5,), (2, 3)"
+    return passed, "grad must have the logits' shape and dtype, values [n, *batch]; 3 batch shapes"
 
 
 def _test_repeatable(estimator: Estimator, cases: bias.Cases) -> tuple[bool, str]:
@@ -225,7 +225,7 @@ def _test_repeatable(estimator: Estimator, cases: bias.Cases) -> tuple[bool, str
     seeds = [torch.Generator().manual_seed(7) for _ in range(2)]
     first, second = (estimator(objective, latent, seed).grad for seed in seeds)
     untouched = torch.equal(before, latent.logits) and torch.equal(state, torch.get_rng_state())
-    figure = "the same generator must give the same bits, and nothing else may change"
+    figure = "equal generators must give equal results; logits and global RNG must not change"
     return torch.equal(first, second) and untouched, figure
 
 
@@ -233,14 +233,14 @@ def _test_extremes(dtype: torch.dtype, estimator: Estimator, cases: bias.Cases) 
     far = torch.tensor([20.0, 90.0, 200.0, torch.inf])
     latent, objective = _example(cases, torch.cat([far, -far]).to(dtype).expand(100, 8))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of values in half precision, which are meant here
+        warnings.simplefilter("ignore")  # half precision causes warnings, but is intended here
         grad = estimator(objective, latent, torch.Generator().manual_seed(0)).grad
     certain = grad[:, [2, 3, 6, 7]]  # |logit| >= 200: p is 0 or 1
     passed = bool(grad.isfinite().all()) and bool((certain == 0).all())
-    return passed, "must be finite at |logit| 20, 90, 200, inf, and zero where p is 0 or 1"
+    return passed, "grad must be finite at |logit| 20, 90, 200 and inf, and zero if p is 0 or 1"
 
 
-# These tests do not depend on chance. Their names take the suffix of the cases.
+# These tests are deterministic. The suffix of the cases replaces the braces in their names.
 CERTAIN: dict[str, Callable[[Estimator, bias.Cases], tuple[bool, str]]] = {
     "shapes{}": _test_shapes,
     "repeatable{}": _test_repeatable,

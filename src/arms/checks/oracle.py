@@ -145,8 +145,8 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
 
     Between states, the objective is curved. With multilinear interpolation, straight-through
     estimators would look unbiased. The added term is zero at every state, but its derivatives there
-    are not. Their mean over both ends of an edge is not zero either, so that the test also detects
-    the bias of the trapezoid rule (`reinmax`).
+    are not zero, nor is their mean over both ends of an edge. The test therefore also detects the
+    bias of the trapezoid rule (`reinmax`).
 
     Args:
         table: One value per joint state, in the order of `latent.states()`.
@@ -169,7 +169,7 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
         rest = table
         for one in chosen.unbind(-2):  # the first latent is the slowest index of the table
             rest = (one.unsqueeze(-1) * rest.unflatten(-1, (categories, -1))).sum(-2)
-        # Cubics that are zero at 0 and 1, and whose derivatives at both ends do not cancel.
+        # These cubics are zero at 0 and 1, and their derivatives at 0 and 1 do not cancel.
         weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device)
         bend = weights.view(event) * bits * (1 - bits) * (1 + bits + bits.roll(1, -1))
         return rest.squeeze(-1) + kind.sum_event(bend)
@@ -181,7 +181,7 @@ def smooth_objective(latent: Latent, generator: Generator | None = None) -> Tens
     """Return a random smooth objective for samples of any latent, a sum of waves.
 
     Args:
-        latent: The latent whose samples it takes. The parts of a joint latent arrive by name.
+        latent: The latent whose samples the objective takes. Parts of a joint latent are keywords.
         generator: Source of the waves; the global generator by default.
 
     >>> smooth_objective(Bits(torch.zeros(3)))(torch.zeros(4, 5, 3)).shape

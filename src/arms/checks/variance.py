@@ -27,10 +27,10 @@ Measure = Callable[[Sequence[Estimator]], "list[_Tally]"]
 
 SAME_FOR_BITS = {"arms-stratified": "arms", "disarm-stick": "disarm"}
 ENUMERABLE = 1024  # joint states up to which the reference is enumerated
-MIN_FLIPS = 100  # of a latent, and repeats: with fewer, a bias score is far from normal
-MIN_TAIL = 100  # repeats: the largest hundredth of fewer is no draw at all
-ATTEMPTS = 10  # draws on which an objective is tried: one may miss the points that it refuses
-WIDTH = 100  # columns of a terminal that a table fits
+MIN_FLIPS = 100  # repeats, and draws of the rarer outcome, that make a bias score nearly normal
+MIN_TAIL = 100  # repeats; one hundredth of fewer repeats is less than one estimate
+ATTEMPTS = 10  # draws to try an objective on; a single draw may miss points that it rejects
+WIDTH = 100  # columns of a terminal; tables are at most this wide
 HEADINGS = (
     *("estimator", "n", "evals", "derivs", "variance", "±", "top 1%", "x lowest"),
     *("bias |z|", "ms", "var x ms", "x lowest"),
@@ -42,7 +42,7 @@ class VarianceRow:
     """The result for one estimator."""
 
     estimator: str
-    """Its name; for an estimator object, its class and settings."""
+    """Name of the estimator; for an estimator object, its class and settings."""
     num_samples: int | None
     """n, or None for enumeration, which ignores n."""
     evaluations: int
@@ -61,7 +61,7 @@ class VarianceRow:
     unbiased: bool = True
     """Whether the estimator is labeled as unbiased."""
     untrained: bool = False
-    """Whether its parameters are the initial ones, because it was given by name."""
+    """Whether the estimator has initial parameters, because it was given by name."""
     variance_error: float = math.nan
     """Standard error of the variance over repeats."""
     tail: float = math.nan
@@ -92,7 +92,7 @@ class VarianceTable:
     rows: tuple[VarianceRow, ...]
     """One row per estimator."""
     reference: str
-    """The gradient that means are compared with."""
+    """Source of the gradient that mean estimates are compared with."""
     score_limit: float
     """The absolute z-score that unbiased estimators exceed once in a million tables.
 
@@ -111,7 +111,7 @@ class VarianceTable:
         lines = []
         for name, *figures in rows:
             fits = len(name) <= widths[0]
-            lines += [] if fits else wrap(name, WIDTH)  # on a line of its own rather than cut
+            lines += [] if fits else wrap(name, WIDTH)  # a long name gets separate lines
             cells = [f"{cell:>{width}}" for cell, width in zip(figures, widths[1:], strict=True)]
             lines.append(gap.join([f"{name if fits else '':<{widths[0]}}", *cells]).rstrip())
         return "\n".join([*lines, *self._notes()])
@@ -151,11 +151,11 @@ class VarianceTable:
     def _notes(self) -> list[str]:
         against = f"bias |z|: the largest over all logits, against {self.reference}"
         notes = [
-            "variance: of a logit's gradient, mean over logits, in squared units of the objective",
-            "±: its standard error, in per cent of it; rare large estimates can hide from both",
-            "top 1%: what the largest 1% of estimates make of a row's variance, mean over rows",
-            "*: the lowest of the unbiased",
-            f"{against}; suspicious beyond {self.score_limit:.2f}",
+            "variance: of one estimate, mean over all logits, in squared units of the objective",
+            "±: standard error in % of the variance; rare large estimates can be missing in both",
+            "top 1%: share of the largest 1% of estimates in the variance of a row, mean over rows",
+            "*: lowest value of an unbiased estimator",
+            f"{against}; suspicious above {self.score_limit:.2f}",
         ]
         if self.unscored:
             few = "they have too few draws"
@@ -199,8 +199,8 @@ def variance(
         generator: As for `arms.expectation`.
         evaluations: The most evaluations of the objective per estimate, instead of `num_samples`,
             to compare estimators at equal work.
-        repeats: The number of estimates of each estimator. The estimators take turns, so that other
-            load on the machine slows all of them alike.
+        repeats: The number of estimates of each estimator. The estimators take turns, so that
+            other processes on the machine slow all of them equally.
 
     >>> table = variance(lambda b: b.prod(-1), torch.zeros(2), ["loorf", "arms"], 4, repeats=200)
     >>> [(row.estimator, row.evaluations) for row in table.rows]
@@ -211,7 +211,7 @@ def variance(
     if num_samples is not None:
         as_count(num_samples, 1, "num_samples")
     make = partial(as_estimator, num_samples=num_samples, evaluations=evaluations)
-    n = num_samples_of(make("reinforce"))  # the budget; whatever else is wrong with it is said here
+    n = num_samples_of(make("reinforce"))  # also raises if the budget is invalid
     latent = as_latent(logits).detach()
     check_generator(generator)
     if not latent.logits.numel():
@@ -316,19 +316,19 @@ def _reason_unsuitable(name: str, latent: Latent) -> str:
     if not takes(usual, latent):
         return f"not for {kind} latents"
     if needs.derivatives and not latent.differentiable:
-        return f"no df/db of {kind} latents"
-    # Designs with weights list the states, which takes long then, and gains nothing.
+        return f"{kind} latents have no df/db"
+    # Designs with weights list all states, which is too slow for this many states.
     if usual.design.weighted and latent.count_states() > MOST_STATES:  # type: ignore[attr-defined]
         return "too many states for n samples"
-    if _has_parameters(usual):  # untrained they would mislead
-        return "parameters of their own: compare trained objects"
+    if _has_parameters(usual):  # the variance with untrained parameters would mislead
+        return "they have parameters: train estimator objects and pass these"
     return ""
 
 
 def _reason_refused(
     estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None
 ) -> str:
-    """Return why an estimator does not accept this objective, or ""; it is tried once."""
+    """Return why an estimator does not accept this objective, or ""."""
     if not estimator.design.needs.derivatives:
         draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
         return ""
@@ -336,9 +336,9 @@ def _reason_refused(
         for _ in range(ATTEMPTS):
             evaluate(estimator, objective, draw_points(estimator, latent, generator), Options())
     except ValueError:
-        # A black box, an infinite derivative, or an objective that refuses points between the
-        # states. One that fails at every point fails for the other estimators too, which say so.
-        return "no df/db of this objective at their points"
+        # The objective is a black box, has an infinite derivative, or rejects points between the
+        # states. If it fails at every point, the estimators without derivatives report its error.
+        return "the objective has no df/db at their points"
     return ""
 
 
@@ -350,7 +350,7 @@ def _without_rare(latent: Latent, scored: Tensor) -> Latent:
         if part.has(Binary):
             return torch.where(own, phi, torch.where(phi > 0, torch.inf, -torch.inf).to(phi))
         if part.has(Choices):
-            # Some category must stay possible.
+            # At least one category must remain possible.
             possible = own.scatter(-1, phi.argmax(-1, keepdim=True), True)
             return phi.masked_fill(~possible, -torch.inf)
         return phi
@@ -364,7 +364,8 @@ def _reference(
     """Return the gradient to compare means with, its variance, and its name."""
     enumerable = isinstance(latent, Enumerable) and latent.has(Enumerable)
     if enumerable and latent.count_states() <= ENUMERABLE:  # type: ignore[attr-defined]
-        # Flips that the draws may never have seen change the truth of the other latents too.
+        # Rare outcomes that were never drawn affect the gradient of the other latents too. The
+        # difference without them counts as an error of the reference.
         both = (latent, _without_rare(latent, scored))
         truth, certain = (estimate(Exact(), objective, one).grad.double() for one in both)
         return truth, (truth - certain).square(), "enumeration"
@@ -400,13 +401,12 @@ class _Tally:
 
     def variance_error(self) -> float:
         """Return the standard error of the mean variance, or NaN for only two estimates."""
-        added = torch.stack(self.added[1:])  # the first adds nothing
+        added = torch.stack(self.added[1:])  # the first term is always zero
         added = added.reshape(len(added), -1).sum(1) / self.mean.numel()
         return (added.std() / len(added) ** 0.5).item() if len(added) > 1 else float("nan")
 
     def tail(self) -> float:
-        """Return the share of a row's largest 1 % of estimates in its variance, averaged over
-        rows."""
+        """Return the mean over rows of the largest 1 % of estimates' share in the variance."""
         count = len(self.added)
         if count < MIN_TAIL:
             return math.nan
@@ -430,14 +430,14 @@ def _measure(
             start = perf_counter()
             grad: Tensor = estimate(one, objective, latent, generator, Options()).grad
             if grad.is_cuda:
-                torch.cuda.synchronize(grad.device)  # a GPU continues after the call has returned
+                torch.cuda.synchronize(grad.device)  # the call returns before the GPU is done
             if number:
                 tally.add(grad, perf_counter() - start)
     return tallies
 
 
 def _ratio(value: float, lowest: float, unbiased: bool) -> str:
-    """Return a value relative to the lowest one, which gets a mark."""
+    """Return a value relative to the lowest unbiased value, which gets a mark."""
     ratio = value / lowest if lowest else math.inf if value else 1.0
     return _number(ratio, 3) + ("*" if unbiased and value == lowest else " ")
 

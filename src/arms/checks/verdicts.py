@@ -10,7 +10,7 @@ from torch import Tensor
 
 from arms.arguments import described
 
-FAILURE_RATE = 1e-6  # how often a whole check of a correct subject may fail by chance
+FAILURE_RATE = 1e-6  # accepted probability that the check of a correct subject fails
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Findings:
     findings: tuple[Finding, ...]
     """The findings, in the order of the tests."""
     not_checked: tuple[str, ...] = ()
-    """Properties that were not checked, although a user might expect it."""
+    """Properties that a user might expect to be checked, but that were not."""
 
     @property
     def passed(self) -> bool:
@@ -61,7 +61,7 @@ class Findings:
         return "\n".join([f"{self.subject}: {self.verdict}", *lines, *notes])
 
 
-Found = Finding | list[Finding] | tuple[bool, str]  # findings, or whether it passed and a figure
+Found = Finding | list[Finding] | tuple[bool, str]  # a tuple means (passed, figure)
 
 
 def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Finding]:
@@ -88,7 +88,7 @@ def call(make: Callable[[], Any], remedy: str) -> Any:
 
 
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
-    """Return the limit that the largest of many normal z-scores exceeds with a given probability.
+    """Return the limit that the largest of several z-scores exceeds with a given probability.
 
     Args:
         comparisons: The number of z-scores.
@@ -101,7 +101,7 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
 
 
 def judge_scores(scores: Iterable[Tensor], failure_rate: float) -> tuple[bool, str]:
-    """Compare the largest absolute z-score with its limit; NaN fails, and no scores pass."""
+    """Compare the largest absolute z-score with its limit. NaN fails; an empty list passes."""
     sizes = torch.cat([one.abs().flatten() for one in scores])
     comparisons = max(1, sizes.numel())
     largest = sizes.max().item() if sizes.numel() else 0.0
@@ -114,9 +114,9 @@ def skew_corrected(
 ) -> Tensor:
     """Return z-scores of means of `count` terms, corrected for skewness.
 
-    The mean of rare events is skewed, so its plain z-score is far from normal. Hall's
-    transformation, which is monotone, removes the first order of the skewness. It uses the variance
-    and the third central moment. `rounding` is the smallest standard error.
+    The mean of rare events is skewed, so its plain z-score is far from normal. Hall's monotone
+    transformation removes the first order of the skewness. It uses the variance and the third
+    central moment. `rounding` is a lower limit of the standard error.
     """
     error = (variance / count).sqrt().clamp(min=rounding)
     score = mean / error

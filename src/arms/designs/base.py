@@ -23,7 +23,7 @@ class Needs:
     second_order: bool = False
     """Whether df/db must itself be differentiable, so that parameters can learn."""
     differences: bool = False
-    """Whether the estimate uses small differences, which half precision would round away."""
+    """Whether the estimate uses small differences, which half precision would lose."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ class Design:
 
     Most designs implement `draw_rows`, which draws random rows `[rows, *batch, *event]`. They also
     implement `variable_outcomes`, which lists all outcomes for exact tests. A design with
-    continuous
-    noise implements only `draw`.
+    continuous noise implements only `draw`.
     """
 
     num_samples: int
@@ -108,15 +107,14 @@ class Design:
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
         """Turn the leave-one-out estimate of these samples into an unbiased gradient."""
-        return grad  # right for independent samples
+        return grad  # independent samples need no correction
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
         """Return all outcomes of a draw and their probabilities, or None if unknown.
 
         The latent has no batch axes. The outcomes form the batch of the draw,
-        `[m, outcomes, 1, *event]`. Each outcome is alone on the last batch axis, because estimators
-        may
-        learn from other rows.
+        `[m, outcomes, 1, *event]`. The last batch axis has length 1, so that estimators cannot use
+        other outcomes as other rows.
         """
         if (found := self.row_outcomes(latent)) is None:
             return None
@@ -204,9 +202,10 @@ class BitCoupling(Coupling, ABC):
         return None
 
     def bit_probabilities(self, logits: Tensor, n: int) -> Tensor | None:
-        """Return P of every n-tuple of bits `[2^n, *logits.shape]`, the last changing fastest.
+        """Return the probability of every n-tuple of bits, `[2^n, *logits.shape]`.
 
-        None if it is unknown. Here, tuples with the same number of ones are equally likely.
+        The last bit changes fastest. Return None if the probabilities are unknown. This default
+        assumes that tuples with the same number of ones are equally likely.
         """
         if (counts := self.count_distribution(logits, n)) is None:
             return None
@@ -256,7 +255,7 @@ def flip(samples: Tensor, logits: Tensor) -> Tensor:
     flipped = logits.detach() > 0
     if torch.compiler.is_compiling() or in_function_transform():
         return (samples != flipped).to(logits.dtype)
-    return samples.ne_(flipped).to(logits.dtype)  # in place, as this has no conversion
+    return samples.ne_(flipped).to(logits.dtype)  # `ne_` keeps the dtype; `ne` would return bools
 
 
 def flip_counts(counts: Tensor, logits: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Samples, and some of them again with a single variable changed."""
+"""Samples, and copies of samples in which a single variable is changed."""
 
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -15,10 +15,10 @@ from arms.latents import Latent, Neighbors
 from arms.latents.categories import rest_of
 from arms.random import uniform
 
-FLOOR = 0.3  # of a variable's evidence, relative to the row's mean evidence
-MOST_EVIDENCE = 400.0  # that of a logit of 20
+FLOOR = 0.3  # the least evidence of a variable, relative to the row's mean evidence
+MOST_EVIDENCE = 400.0  # the evidence of a logit of 20
 LEAST = 1e-12  # keeps q positive if no row has any evidence
-BELOW_ONE = 1 - 2.0**-50  # keeps uniform numbers from reaching the end, where nothing is possible
+BELOW_ONE = 1 - 2.0**-50  # keeps uniform numbers below the end of the last interval
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class WithFlips(Design):
     of weight times h(a, b), for a symmetric h, is the sum over variables and pairs of p_a p_b h.
     For bits w is p (1 - p).
 
-    The m variables of a row are a systematic sample: each k is expected m q_k times. q is
-    proportional to P(two draws of the variable differ) times (e_k / mean e + 0.3), where e_k is the
-    mean over the rows of the batch of a bit's squared logit, and 1 for categories. In a batch of
-    one row, it is proportional to the first factor.
+    The m variables of a row are a systematic sample: each k is expected m q_k times. q_k is
+    proportional to P(two draws of variable k differ) times (e_k / mean e + 0.3). For bits, e_k is
+    the mean of the squared logit over the rows of the batch; for categories, it is 1. In a batch of
+    one row, q_k is proportional to the first factor only.
 
     Args:
         num_samples: n.
         flips: m.
-        coupling: The coupling of the samples; None if they are independent, as is a single one.
+        coupling: The coupling of the samples; None makes them independent.
     """
 
     flips: int = 1
@@ -73,7 +73,7 @@ class WithFlips(Design):
         uncertain = latent.uncertainty()
         if not latent.batch_shape or latent.batch_shape[-1] == 1:
             return uncertain
-        # An infinite logit must leave the distribution of others finite, and so must a row of NaN.
+        # An infinite logit or a row of NaN must not make the q of other variables infinite or NaN.
         evidence = latent.evidence().clamp_(max=MOST_EVIDENCE).nan_to_num_(0.0)
         evidence, weight = evidence.sum(-2, keepdim=True), uncertain.sum(-1, keepdim=True)
         floor = (uncertain @ evidence.mT).mul_(FLOOR).clamp_(min=LEAST)
@@ -110,7 +110,7 @@ class WithFlips(Design):
     def outcomes_of_row(
         self, latent: Neighbors, distribution: Tensor
     ) -> tuple[Draw, Tensor] | None:
-        """Return all outcomes for a latent without batch axes, given what other rows decide."""
+        """Return all outcomes for a latent without batch axes, given the distribution q."""
         if (found := self.base.row_outcomes(latent)) is None:
             return None
         m, (variables, of_variables) = self.flips, _all_systematic(distribution, self.flips)
@@ -122,7 +122,7 @@ class WithFlips(Design):
         old, probs = many.values_at(self.copied(samples), variable), many.probs_at(variable)
         of_value = probs.scatter(-1, old.long().unsqueeze(-1), 0.0)
         of_value = of_value / of_value.sum(-1, keepdim=True)
-        of_value = of_value.nan_to_num(1 / len(values))  # nothing can change: whatever it is
+        of_value = of_value.nan_to_num(1 / len(values))  # arbitrary if no variable can change
         of_value = of_value.gather(-1, value.unsqueeze(-1)).flatten(1).prod(0)
         chance = distribution[variable] / distribution.sum()
         draw = self._flip(many, samples, _Flips(variable, chance, old, value))
@@ -133,7 +133,7 @@ class WithFlips(Design):
 
     def _flip(self, latent: Neighbors, samples: Tensor, flips: "_Flips") -> Draw:
         variable, chance, old, value = flips
-        possible = chance > 0  # elsewhere, no variable of the row can change
+        possible = chance > 0  # False if no variable of the row can change
         points = torch.cat([samples, self.copied(samples)])
         latent.change_(points[len(samples) :], variable, torch.where(possible, value, old))
         weight = torch.where(possible, _pair_weight(latent, variable, old, value) / chance, 0.0)
@@ -142,7 +142,7 @@ class WithFlips(Design):
 
 
 class _Flips(NamedTuple):
-    """Which variable is flipped at each point, `[m, *batch]`, and how likely that was."""
+    """The flipped variable at each point, `[m, *batch]`, with its probability and values."""
 
     variable: Tensor
     chance: Tensor  # q of that variable
@@ -161,9 +161,9 @@ def _pair_weight(latent: Neighbors, variable: Tensor, one: Tensor, other: Tensor
 
 
 def _ends(weights: Tensor) -> Tensor:
-    """Return where the interval of each weight ends, from 0 on.
+    """Return the end of each weight's interval; the first interval starts at 0.
 
-    All intervals come from one sum, so that its rounding cannot leave a gap between two of them.
+    All ends come from one cumulative sum, so rounding leaves no gaps between intervals.
     """
     return weights.cumsum(-1, dtype=torch.float64).contiguous()
 
@@ -175,7 +175,7 @@ def _systematic(ends: Tensor, noise: Tensor, m: int) -> Tensor:
 
 
 def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Return all that `_systematic` can give for one row, `[m, outcomes]`, and probabilities."""
+    """Return all outcomes of `_systematic` for one row, `[m, outcomes]`, and probabilities."""
     ends = _ends(distribution)
     starts = (ends / ends[-1]).nan_to_num(0.0).mul(m).frac().tolist()
     cuts = torch.tensor(sorted({0.0, 1.0, *starts}), dtype=torch.float64)
@@ -184,6 +184,6 @@ def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
 
 
 def _choose(ends: Tensor, noise: Tensor, top: int = 1) -> Tensor:
-    """Return for each uniform number below `top` an index that is as likely as its weight says."""
+    """Map uniform numbers below `top` to indices with probabilities proportional to weights."""
     at = (noise * (ends[..., -1:] * (BELOW_ONE / top))).contiguous()
     return torch.searchsorted(ends, at, right=True).clamp_(max=ends.shape[-1] - 1)

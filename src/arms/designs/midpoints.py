@@ -20,13 +20,13 @@ class Midpoints(Design):
 
     The first m pairs are drawn from the latent. Every further pair is drawn at random from all
     pairs with the same sum, and so the same midpoint, as one of these m pairs. The points are the
-    first samples of all pairs, then the second samples, then the midpoints. Pair a has midpoint a %
-    m.
+    first samples of all pairs, then the second samples, then the midpoints. Pair a has the midpoint
+    a % m.
 
     Args:
         num_samples: n, even: the number of samples, without the midpoints.
-        pairs: The least number of pairs that share a midpoint. If there are fewer, all n/2 share
-            one.
+        pairs: The least number of pairs that share a midpoint. If it exceeds n/2, all n/2 pairs
+            share one midpoint.
         coupling: The coupling of the first 2m samples; None makes them independent.
         evaluate_midpoints: Whether to evaluate and differentiate the objective at the midpoints. It
             is also differentiated at the samples if pairs share midpoints, or if this is False.
@@ -43,7 +43,7 @@ class Midpoints(Design):
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "pairs", as_count(self.pairs, 1, "pairs"))
-        count, coupling = 2 * self.midpoints, self.coupling  # of the samples that make them
+        count, coupling = 2 * self.midpoints, self.coupling  # samples of the first pairs
         base = Independent(count) if coupling is None else Coupled(count, coupling)
         object.__setattr__(self, "base", base)
 
@@ -94,7 +94,7 @@ class Midpoints(Design):
         listed = states.tolist()
         for samples, chance in zip(base.rows.unbind(1), base.probabilities, strict=True):
             one, other = (repeat_per_pair(half, self.num_samples // 2) for half in samples.chunk(2))
-            # Per further pair, the firsts that have a second: they are equally likely.
+            # The possible first samples of each further pair are equally likely.
             totals = one[m:] + other[m:]
             options = [[s for s in states if (sum_ - s).tolist() in listed] for sum_ in totals]
             for chosen in itertools.product(*options):
@@ -104,7 +104,7 @@ class Midpoints(Design):
         return Rows(torch.stack(rows, 1), torch.stack(probabilities))
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
-        return self.base.correct(latent, grad)  # only these samples are coupled
+        return self.base.correct(latent, grad)  # only the first pairs are coupled
 
 
 def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
@@ -121,7 +121,7 @@ def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
     """Return, for each pair, the mean over the other pairs with the same midpoint."""
     if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
-    # The matrix leaves out the pair itself; subtracting it from the sum would leave rounding error.
+    # The matrix has a zero diagonal. Subtracting a pair from the sum would cause rounding errors.
     midpoint = torch.arange(len(of_pairs), device=of_pairs.device) % midpoints
     weights = (midpoint.unsqueeze(-1) == midpoint).to(of_pairs.dtype).fill_diagonal_(0.0)
     weights = weights / weights.sum(-1, keepdim=True)
@@ -142,7 +142,7 @@ def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SharedPairs(Design):
-    """n independent samples. The last ones form pairs, whose midpoints are added.
+    """n independent samples, of which the last 2 `pairs` form pairs with midpoints.
 
     This design serves estimators of the importance-weighted bound. The bound is computed from the
     samples before the pairs. If `pairs` is 0, all samples are in pairs, and the bound is computed

@@ -43,7 +43,8 @@ class CorrelatedPair(BitCoupling):
         smaller, larger = torch.sigmoid(-phi.abs()), torch.sigmoid(phi.abs())
         differ = smaller * (larger / self.debias(phi, 2))  # P(1, 0) = P(0, 1)
         noise = uniform(count, phi, generator)
-        # The first is one on [0, q), the second on [P(1, 0), q + P(1, 0)); both where they overlap.
+        # The first bit is one if the noise is in [0, q), the second if it is in
+        # [P(1, 0), q + P(1, 0)). Both are one in the overlap.
         second = indicator(smaller + differ - noise) - indicator(differ - noise)
         return flip(torch.stack([indicator(smaller - noise), second]), logits)
 
@@ -103,7 +104,7 @@ class Pairs(Design):
     def variable_outcomes(self, variable: Latent) -> Rows | None:
         pair = self._tree_pairs(variable) if variable.has(Choices) else self._bit_pairs(variable)
         count = self.num_samples // 2
-        rows, probabilities = product(*[pair] * count)  # all firsts, then all seconds
+        rows, probabilities = product(*[pair] * count)  # all first, then all second samples
         return Rows(rows.unflatten(0, (count, 2)).transpose(0, 1).flatten(0, 1), probabilities)
 
     def _bit_pairs(self, bits: Latent) -> Rows:
@@ -139,7 +140,7 @@ class TreeBits(NamedTuple):
         log_probs = torch.log_softmax(at_least_float32(logits), -1).unsqueeze(-1)
         log_left, log_right = ((log_probs + side.log()).logsumexp(-2) for side in (left, right))
         theta = log_right - log_left
-        # Where neither side is possible, the node is never reached.
+        # A node without possible categories is never reached.
         return cls(torch.where(theta.isnan(), 0.0, theta), log_left, log_right, left, right)
 
     def to_categories(self, bits: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Coupled(Design):
 
         samples = latent.map_parts(of_part)
         wanted = (n, *latent.logits.shape)
-        if samples.shape != wanted:  # the coupling may be a user's
+        if samples.shape != wanted:  # users can pass their own couplings
             shapes = f"shape {list(wanted)}, got {list(samples.shape)}"
             raise ValueError(f"the coupling {coupling!r} must return samples of {shapes}")
         return samples
@@ -132,7 +132,7 @@ class AntitheticNoise(Design):
         return Draw(latent, torch.cat([first, second]).to(latent.logits.dtype), memory=rows)
 
     def variable_outcomes(self, variable: Latent) -> Rows:
-        # Estimates are linear in u: a midpoint stands for each interval with constant bits.
+        # Estimates are linear in u, so the midpoint represents an interval with constant bits.
         p, not_p = (torch.sigmoid(logit).item() for logit in (variable.logits, -variable.logits))
         ends = torch.tensor(sorted({0.0, p, not_p, 1.0}), dtype=torch.float64)
         middle = (ends[1:] + ends[:-1]) / 2
@@ -173,7 +173,7 @@ class Perturbed(Design):
 
     Args:
         num_samples: n.
-        temperature: The perturbed logits are divided by it before they are relaxed.
+        temperature: The number that divides the perturbed logits before they are relaxed.
         hard: Whether the points are samples instead of relaxed points.
     """
 

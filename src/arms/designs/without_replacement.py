@@ -7,8 +7,8 @@ integral over the time of the n-th arrival,
 $$ P(S) = \int_0^\infty \prod_{s \in S} (1 - e^{-a_s x})\, e^{-x}\, dx, \qquad
    a_s = p_s / (1 - \textstyle\sum_S p). $$
 
-For R_s and R_st, one or two factors are left out. The integral is computed by the trapezoid rule in
-log x.
+The integrals for R_s and R_st omit one or two factors. All integrals are computed by the trapezoid
+rule in log x.
 Reference: Kool, van Hoof & Welling, "Stochastic beams and where to find them", ICML 2019.
 """
 
@@ -23,8 +23,8 @@ from arms.designs.base import Design, Draw, Rows
 from arms.latents import Enumerable, Latent
 from arms.random import uniform
 
-NODES = 240  # of the quadrature, for relative errors of 1e-13
-LEAST_LEFT = 1e-13  # smallest remaining probability; below it, only rounding error would be seen
+NODES = 240  # nodes of the quadrature, for relative errors of 1e-13
+LEAST_LEFT = 1e-13  # a smaller remaining probability consists of rounding error only
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,11 @@ class WithoutReplacement(Design):
         return distinct_states(self._checked(latent), self.num_samples, generator)
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
-        # In float64: 1 - sum p would lose its digits otherwise.
+        # 1 - sum p needs float64.
         wide = latent.with_logits(latent.logits.detach().double())
         log_probs = wide.log_prob(rows.double())
         assert isinstance(latent, Enumerable)
-        if len(rows) == latent.count_states():  # exact, where 1 - sum p is only rounding error
+        if len(rows) == latent.count_states():  # 1 - sum p would be rounding error
             weights = log_probs.exp()
             baseline_weights = weights.expand(len(rows), *weights.shape)
         else:
@@ -67,7 +67,7 @@ class WithoutReplacement(Design):
                 chance = chance * probs[one] / left.clamp(min=1e-300)
                 left = left - probs[one]
             chances += chance
-        if len(sets) == 1:  # all states: certain, and free of rounding error
+        if len(sets) == 1:  # the set of all states has probability 1
             chances = torch.ones_like(chances)
         return Rows(states[sets].transpose(0, 1), chances)
 
@@ -82,7 +82,7 @@ class WithoutReplacement(Design):
 
 def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     """Return the weights p_s R_s `[n, *batch]` and p_t R_st `[n (s), n (t), *batch]` of a set."""
-    possible = log_probs > -torch.inf  # others fill up a set of fewer than n possible states
+    possible = log_probs > -torch.inf  # a set may contain impossible states if others run out
     left = (1 - log_probs.exp().sum(0)).clamp(min=LEAST_LEFT)
     y = torch.linspace(-34, 4.2, NODES, dtype=log_probs.dtype, device=log_probs.device)
     exponent = (log_probs - left.log()).unsqueeze(-1) + y  # log(a x)
@@ -90,7 +90,7 @@ def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
     gone = torch.where(possible.unsqueeze(-1), gone, 0.0)  # log(1 - exp(-a x)) [n, *batch, nodes]
     base = gone.sum(0) - y.exp() + y
     base = base - base.logsumexp(-1, keepdim=True)
-    without = base - gone  # one left out; two left out are sums of products of their square roots
+    without = base - gone  # omits one factor; below, products of square roots omit two factors
     first = without.logsumexp(-1)
     half = base / 2 - gone
     top = half.amax(-1, keepdim=True)
@@ -104,9 +104,10 @@ def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def distinct_states(latent: Enumerable, n: int, generator: Generator | None) -> Tensor:
-    """Draw n different joint states `[n, *batch, *event]`, those with the largest log p + noise."""
-    # They are found variable by variable: the largest over all states with a common beginning is a
-    # Gumbel variable too, and given it, so are the largest of each continuation.
+    """Draw n different joint states `[n, *batch, *event]`, by Gumbel top-n (stochastic beams)."""
+    # The search extends the beams variable by variable. The largest perturbed log-probability over
+    # all states with a common prefix is also a Gumbel variable. So are, given this maximum, the
+    # maxima of its continuations, which are shifted to agree with it.
     log_probs = latent.variable_log_probs()
     total, largest = (torch.zeros_like(log_probs[0][..., :1]) for _ in range(2))
     chosen: list[tuple[Tensor, Tensor]] = []
@@ -115,7 +116,7 @@ def distinct_states(latent: Enumerable, n: int, generator: Generator | None) -> 
         tiny = torch.finfo(totals.dtype).tiny
         clocks = -uniform(1, totals, generator)[0].clamp(min=tiny).log()
         perturbed = totals - clocks.clamp(min=tiny).log()
-        # Shift the noise so that its maximum over each beam's continuations is the beam's own.
+        # Shift the noise: its maximum over the continuations of a beam is the value of the beam.
         below = perturbed - perturbed.amax(-1, keepdim=True)
         v = largest.unsqueeze(-1) - perturbed + torch.log(-torch.expm1(below))
         moved = largest.unsqueeze(-1) - v.relu() - torch.log1p(torch.exp(-v.abs()))

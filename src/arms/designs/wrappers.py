@@ -35,7 +35,7 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 @dataclass(frozen=True, init=False)
 class WithMean(Composite):
-    """The points of an inner design, followed by the mean, where f is differentiated.
+    """The points of an inner design, followed by the mean, at which f is differentiated.
 
     `memory` contains the draw of the inner design.
     """

@@ -42,8 +42,8 @@ class Estimate(NamedTuple):
 class Estimator(ABC):
     """Estimates the gradient of a target with respect to the logits of a latent.
 
-    A subclass sets `design` and defines `combine`. Its file states the formula, a reason for being
-    unbiased or biased, and a reference.
+    A subclass sets `design` and defines `combine`. The docstring of its file states the formula, a
+    reference, and why the estimator is unbiased or biased.
     """
 
     design: Design

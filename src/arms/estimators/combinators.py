@@ -87,7 +87,7 @@ def reason_not_stacked(first: Estimator, other: Estimator) -> str:
     for one in (first, other):
         if evaluation_signature(one) is None:
             enumerates = one.design.needs.evaluations is None
-            kind = "enumerates all states" if enumerates else "has parameters to learn"
+            kind = "enumerates all states" if enumerates else "has learned parameters"
             return f"{type(one).__name__} {kind}, so it cannot be stacked: use it separately"
     if evaluation_signature(first) == evaluation_signature(other):
         return ""

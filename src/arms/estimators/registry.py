@@ -69,10 +69,10 @@ __all__ += ["relax_control", "variance_loss"]
 
 DEFAULT_NUM_SAMPLES = 8
 Factory = Callable[..., Estimator]
-"""Makes an estimator for a number of samples; some factories take options, such as `folded`."""
+"""A function that makes an estimator for a number of samples; some take options like `folded`."""
 Tier = Literal["recommended", "published", "experimental"]
 """Whether an estimator is recommended, published elsewhere, or new and little used."""
-LONGEST, LONGEST_VALUE = 60, 24  # characters of a label, and of a value in it
+LONGEST, LONGEST_VALUE = 60, 24  # the most characters of a label, and of a value in a label
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: An
 
 
 def flips(num_samples: int, **options: Any) -> Flips:
-    """Return `Flips`, with its default coupling made here: compilers do not trace the class's."""
+    """Return `Flips`. Its default coupling is created here so that torch.compile can trace it."""
     return Flips(num_samples, **{"coupling": Cyclic(), **options})
 
 
@@ -175,7 +175,7 @@ ALL_ESTIMATORS: Mapping[str, Factory] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)
 
 MOST_SHARED = 1000
 _SHARED: dict[tuple[str, int], Estimator] = {}
-"""Estimators that were made before, by name and number of samples; they are immutable."""
+"""A cache of estimators by name and number of samples; estimators are immutable."""
 
 
 def resolve(name: str) -> tuple[str, dict[str, Any]]:
@@ -231,7 +231,7 @@ def _factory(name: str) -> Factory:
 
 
 def _shared_or_new(name: str, num_samples: int) -> Estimator:
-    """Return the same object for the same arguments, unless it has parameters to learn."""
+    """Return a cached object for the same arguments, unless it has learned parameters."""
     if torch.compiler.is_compiling() or type(num_samples) is not int:
         return _factory(name)(num_samples)
     found = _SHARED.get((name, num_samples))
@@ -246,7 +246,7 @@ def _check_budget(estimator: Estimator, evaluations: int | None, options: dict[s
     if options:
         given = ", ".join(f"{name}={value!r}" for name, value in options.items())
         what = f"{given} cannot be combined with the estimator object {estimator}"
-        raise ValueError(f"{what}: set it when you create the object")
+        raise ValueError(f"{what}: pass options when you create the object")
     needed = estimator.design.needs.evaluations
     if evaluations is not None and (needed is None or needed > evaluations):
         cost = "one evaluation per state" if needed is None else f"{needed} evaluations"
@@ -258,7 +258,7 @@ def _largest_within(name: str, make: Factory, evaluations: int) -> Estimator:
     for n in range(evaluations, 0, -1):
         try:
             found = make(n)
-        except ValueError:  # a number of samples that this estimator does not take
+        except ValueError:  # this estimator does not accept n samples
             continue
         if found.design.needs.evaluations is None or found.design.needs.evaluations <= evaluations:
             return found
@@ -313,7 +313,7 @@ def _is_default(field: "Field[object]", value: object) -> bool:
         return True  # too long for a label
     if field.default is not MISSING:
         return bool(value == field.default)
-    # A factory that is called could draw from the global generator. A class need not be called.
+    # Calling the factory could advance the global generator, so only its class is compared.
     return isinstance(value, nn.Module) and type(value) is field.default_factory
 
 
@@ -324,7 +324,7 @@ def _text(value: object) -> str:
         return f"({', '.join(map(_text, value))})"
     if isinstance(value, nn.Module):
         return type(value).__name__
-    if type(value).__repr__ is object.__repr__:  # it would be an address
+    if type(value).__repr__ is object.__repr__:  # the default repr contains an address
         return f"{type(value).__name__}()"
     if callable(value) and hasattr(value, "__name__"):
         return str(value.__name__)

@@ -8,9 +8,9 @@ from torch import Tensor
 from arms.arguments import at_least_float32
 from arms.latents import Latent
 
-PSEUDO_ROWS = 4  # that the prior counts for: with few rows, a ratio of sums is noisy
-NEGLIGIBLE = 1e-6  # a control's square relative to the estimate's: it may be rounding error alone
-SHORT = 128  # the longest axis along which sums of others are computed as a matrix product
+PSEUDO_ROWS = 4  # weight of the prior in rows, because a ratio of few rows' sums is noisy
+NEGLIGIBLE = 1e-6  # a control with this square, relative to the estimate's, may be rounding error
+SHORT = 128  # the longest axis on which `sum_of_others` uses a matrix product
 
 
 def subtract_fitted_control(
@@ -24,10 +24,10 @@ def subtract_fitted_control(
        M = \langle \text{control}, \text{control} \rangle $$
 
     N and M are sums over the event axes, and M-bar is the mean of M over the other rows. This
-    estimates the coefficient with the least variance, shrunk towards alpha_0, the `prior`, as by L
-    more rows. Rows whose control is negligible do not count. The result is unbiased if the control
-    has mean zero, because rows (of the last batch axis) are independent, and so is alpha_x of what
-    it multiplies.
+    estimates the coefficient with the least variance. It is shrunk towards alpha_0, the `prior`,
+    which counts as L rows. Rows with a negligible control are ignored. The result is unbiased if
+    the control has mean zero: the rows (of the last batch axis) are independent, and alpha_x does
+    not depend on row x.
     """
     estimate, control = at_least_float32(estimate), at_least_float32(control)
     batch = latent.batch_shape
@@ -36,7 +36,7 @@ def subtract_fitted_control(
         return estimate - prior * control
     along, square = latent.sum_event(estimate * control), latent.sum_event(control.square())
     fits = square > NEGLIGIBLE * latent.sum_event(estimate.square())
-    fits &= along.isfinite() & square.isfinite()  # a row of NaN must not spoil the others
+    fits &= along.isfinite() & square.isfinite()  # NaN in one row must not affect the others
     along = sum_of_others(torch.where(fits, along, 0.0), -1)
     square = sum_of_others(torch.where(fits, square, 0.0), -1)
     pseudo = PSEUDO_ROWS * square / (rows - 1)
@@ -51,13 +51,13 @@ def fit_two_controls(
 ) -> tuple[Tensor, Tensor]:
     """Return, for each row, the coefficients of two controls, fitted on the other rows.
 
-    The coefficients minimize the squared norm of estimate - one first - other second. The norm is
-    summed over the other rows, plus an artificial row that shrinks the coefficients. This
-    artificial row has controls of average size and estimate 0. It counts as half a row, or as 4 /
-    d^2 rows if that is more, because rows with few logits contain little information. Each row is
-    weighted by the square root of its estimate's norm: with heavy tails, few rows make most of the
-    variance, and a row with estimate 0 must not count. If all other rows have the estimate 0, the
-    coefficients are 0 and nearly 1. Both are `[*batch]` with trailing axes of length one.
+    The coefficients x and y minimize the squared norm of estimate - x first - y second, summed over
+    the other rows and an artificial row. The artificial row has controls of average size and
+    estimate 0, so it shrinks the coefficients. It counts as half a row, or as 4 / d^2 rows if this
+    is more, because rows with few logits contain little information. Each row is weighted by the
+    square root of its estimate's norm. With heavy tails, few rows cause most of the variance, and
+    rows with estimate 0 have weight 0. If all other rows have the estimate 0, the coefficients are
+    0 and nearly 1. Both coefficients are `[*batch]` with trailing axes of length one.
     """
     batch = latent.batch_shape or (1,)
     products = products_of_controls(latent, estimate, first, second).view(*batch, 6)
@@ -68,9 +68,8 @@ def fit_two_controls(
 def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Return the products that `fit_two_controls` sums over other rows, `[*batch, 6]`.
 
-    They are weighted inner products: of the first control with the first control, the second
-    control and the estimate, and of the second control with the same three. They are 0 for a
-    control that is negligible in its row.
+    The products are weighted inner products of each of the two controls with the first control,
+    the second control and the estimate. They are 0 if the control is negligible in the row.
     """
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
@@ -86,11 +85,11 @@ def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, 
     """Compute the coefficients from sums of products over the other rows, `[*batch, 6]`."""
     rows = latent.batch_shape[-1] if latent.batch_shape else 1
     pseudo = max(0.5, 4 / max(1, latent.event_shape.numel()) ** 2) / max(1, rows - 1)
-    # So little that it decides only where no other row estimates anything but 0.
+    # This number is so small that it matters only if all other rows have the estimate 0.
     products.narrow(-1, 4, 2).add_(torch.finfo(products.dtype).tiny)
     sizes = products[..., ::4].view(*latent.batch_shape, 2) * (1 + pseudo)
     products = products.view(*latent.batch_shape, 2, 3)
-    # In units of each control's size, where the determinant is never small; 0 where that is 0.
+    # Divide by the size of each control, so that the determinant is never small. 0/0 becomes 0.
     scaled = (products / sizes.unsqueeze(-1)).nan_to_num_(0.0, 0.0, 0.0)
     _, shared, one, back, _, other = scaled.flatten(-2).unbind(-1)
     rest = 1 - shared * back
@@ -108,7 +107,7 @@ def sum_of_others(tensor: Tensor, dim: Literal[0, -2, -1]) -> Tensor:
     tensor([4.0000e-08, 1.0000e+00, 1.0000e+00])
     """
     length = tensor.shape[dim]
-    if length <= SHORT:  # a product with a zero diagonal, which is faster than cumulative sums
+    if length <= SHORT:  # a matrix with zero diagonal is faster here than cumulative sums
         others = 1 - torch.eye(length, dtype=tensor.dtype, device=tensor.device)
         if dim == -1:
             return tensor @ others

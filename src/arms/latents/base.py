@@ -11,7 +11,7 @@ from torch import Generator, Tensor
 from arms.arguments import at_least_float32
 from arms.random import indicator, uniform
 
-MOST_STATES = 2**16  # that are listed
+MOST_STATES = 2**16  # latents with more joint states are not enumerated
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,10 +21,10 @@ class Latent(ABC):
     logits: Tensor
     """The parameters, `[*batch, *event]`, attached to the graph that computed them."""
 
-    event_dims: ClassVar[int] = 1  # the trailing axes of the logits that belong to one draw
-    event_axes: ClassVar[str] = "d"  # their names in error messages
-    differentiable: ClassVar[bool] = True  # whether df/db makes sense for what f receives
-    allowed: ClassVar[str] = "infinite logits are allowed"  # for error messages
+    event_dims: ClassVar[int] = 1  # number of trailing axes of the logits that form one draw
+    event_axes: ClassVar[str] = "d"  # names of the event axes in error messages
+    differentiable: ClassVar[bool] = True  # whether f can be differentiated at its input
+    allowed: ClassVar[str] = "infinite logits are allowed"  # part of error messages
 
     @abstractmethod
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
@@ -38,7 +38,7 @@ class Latent(ABC):
     def score(self, samples: Tensor) -> Tensor:
         """Return the gradient of log p(sample) with respect to the logits, at least in float32.
 
-        Must return a new tensor, because estimators multiply it in place.
+        Must return a new tensor, because estimators modify the result in place.
         """
 
     def to_objective(self, points: Tensor) -> Any:
@@ -69,7 +69,7 @@ class Latent(ABC):
         return isinstance(self, capability)
 
     def has_all(self, capabilities: tuple[type, ...]) -> bool:
-        """Return whether this latent offers all of these capabilities."""
+        """Return whether this latent has all of these capabilities."""
         return not capabilities or all(map(self.has, capabilities))
 
     def elements(self) -> Sequence["Latent"]:
@@ -171,7 +171,7 @@ class ExchangeablePairs(Latent):
 
     def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
         """Draw new pairs with the same sums as given pairs, and return the first sample of each."""
-        # Every entry, or one-hot choice, is swapped or not, independently of the others.
+        # Each entry, or one-hot choice, is swapped with probability 1/2, independently.
         like = at_least_float32(first[0, ..., :1] if self.has(Choices) else first[0])
         swap = indicator(uniform(len(first), like, generator) - 0.5).to(first.dtype)
         return torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
@@ -212,17 +212,17 @@ class Neighbors(HasMean):
 
     @abstractmethod
     def evidence(self) -> Tensor:
-        """Return how decided each variable's logits are, `[*batch, variables]`, in a new tensor.
+        """Return a measure of how far each variable is from uniform, `[*batch, variables]`.
 
-        For a bit, this is the squared logit. For a choice it is 1, because no better measure is
-        known.
+        For a bit, this is the squared logit. For a choice, it is 1, because no better measure is
+        known. The result is a new tensor.
         """
 
     @abstractmethod
     def probs_at(self, variable: Tensor) -> Tensor:
-        """Return the probabilities of all values of one variable per sample, `[m, *batch, K]`.
+        """Return the probabilities of one variable's values per sample, `[m, *batch, K]`.
 
-        They are in float64.
+        The result is in float64.
         """
 
     @abstractmethod

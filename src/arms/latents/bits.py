@@ -12,7 +12,7 @@ from arms.arguments import at_least_float32, lazy_property
 from arms.latents.base import Binary, Enumerable, ExchangeablePairs, Neighbors, Relaxable
 from arms.random import indicator, indicator_below, uniform
 
-LARGEST_PERTURBED = 1000.0  # a clamp of logits before noise is added, at most 708 in float64
+LARGEST_PERTURBED = 1000.0  # logits are clamped here before logistic noise (at most 708) is added
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,10 +30,10 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     context: Tensor | None = None
 
-    _remembers: ClassVar[bool] = False  # what was computed of the logits before
+    _remembers: ClassVar[bool] = False  # whether results computed from the logits are cached
 
     def detach(self) -> Self:
-        found = super().detach()  # another object: logits of the user's own may change in place
+        found = super().detach()  # a new object, because users may modify their logits in place
         object.__setattr__(found, "_remembers", True)
         return found
 
@@ -48,16 +48,16 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         """Return log p(sample), which is linear in the sample and also defined at midpoints."""
         logits = at_least_float32(self.logits)
         of_one, of_zero = logsigmoid(logits), logsigmoid(-logits)
-        # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN. Any
-        # other stays, for the derivative with respect to the sample.
+        # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN.
+        # Finite terms are kept, because the derivative with respect to the sample needs them.
         of_one = torch.where((samples > 0) | (of_one > -torch.inf), of_one, 0.0)
         of_zero = torch.where((samples < 1) | (of_zero > -torch.inf), of_zero, 0.0)
         return (samples * of_one + (1 - samples) * of_zero).sum(-1)
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p; for b = 1 as sigmoid(-logits), because 1 - p would round to 0."""
+        """Return b - p. For b = 1, this is sigmoid(-logits), because 1 - p would round to 0."""
         of_zero, of_one = -self.mean(), self.rest()
-        # lerp returns either end exactly, in one pass; torch.where takes twice as long.
+        # lerp is exact at both ends, and takes one pass. torch.where takes twice as long.
         return torch.lerp(of_zero, of_one, samples.to(of_one.dtype))
 
     def mean(self) -> Tensor:
@@ -130,7 +130,8 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
         phi = at_least_float32(self.logits.detach()).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
-        # Clamped, the logit of a uniform 0 is finite, and a bit whose logit is infinite stays so.
+        # The clamp makes the noise finite if the uniform number is 0. Bits with infinite logits
+        # keep their value.
         return phi + uniform(n, phi, generator).clamp(min=torch.finfo(phi.dtype).tiny).logit()
 
     def harden(self, perturbed: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
         """Return log p plus Gumbel noise; the largest entry is a sample."""
         log_probs = torch.log_softmax(at_least_float32(self.logits.detach()), -1)
-        # Exponential clocks with rates p: the first to ring is a sample.
+        # The index of the smallest of K exponential variables with rates p is a sample.
         clocks = -torch.log1p(-uniform(n, log_probs, generator))
         return log_probs - clocks.clamp(min=torch.finfo(clocks.dtype).tiny).log()
 
@@ -43,7 +43,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def log_prob(self, samples: Tensor) -> Tensor:
         samples = self._as_one_hot(samples)
         log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
-        # 0 * inf would be NaN. All else stays, for the derivative with respect to the sample.
+        # 0 * inf would be NaN. Finite terms are kept for the derivative with respect to the sample.
         inside = torch.where((samples > 0) | (log_probs > -torch.inf), log_probs, 0.0)
         return (samples * inside).sum((-1, -2))
 
@@ -59,7 +59,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return softmax_derivative(self.mean(), vector)
 
     def undefined(self) -> Tensor:
-        # A logit of +inf, or a choice among impossible categories only, defines nothing either.
+        # A logit of +inf, or logits that are all -inf, define no distribution either.
         return self.mean().isnan()
 
     def states(self) -> Tensor:
@@ -78,7 +78,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return one_hot(torch.stack(list(chosen), -1).movedim(-2, 0), self.logits)
 
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
-        # Choice by choice first: each has one positive and one negative term, or none.
+        # Sum over each choice first, because it has one positive and one negative term, or none.
         return (vector * step).sum(-1).sum(-1)
 
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
@@ -152,7 +152,7 @@ def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
 
 
 def rest_of(probs: Tensor) -> Tensor:
-    """Return 1 - p; for the likeliest category, sum the other probabilities to keep more digits."""
+    """Return 1 - p, computed for the likeliest category as a sum, which is more accurate."""
     likeliest = probs.argmax(-1, keepdim=True)
     others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
     return (1 - probs).scatter(-1, likeliest, others)

@@ -20,14 +20,14 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
 
     Args:
         logits: Logits of independent bits, a torch distribution, or a latent.
-        validate: Look for NaN, which on a GPU waits for the device.
+        validate: Check for NaN. On a GPU, this waits for the device.
 
     >>> as_latent(torch.zeros(3))
     Bits(logits=tensor([0., 0., 0.]), context=None)
     """
     latent = Bits(logits) if isinstance(logits, Tensor) else _as_given(logits)
     check_logits(latent.logits, latent.event_axes)
-    # Finite logits define a distribution, and finding that out takes half the time.
+    # Finite logits always define a distribution, and this test takes half the time.
     looked_at = validate and is_readable(latent.logits)
     if looked_at and not is_finite(latent.logits) and bool(latent.undefined().any()):
         problem = f"contain NaN or do not define a distribution ({latent.allowed})"
@@ -38,7 +38,7 @@ def as_latent(logits: Logits, *, validate: bool = True) -> Latent:
 def _as_given(logits: "Latent | Distribution") -> Latent:
     if isinstance(logits, Latent):
         return logits
-    # What is neither is refused as a tensor of logits.
+    # Any other object is passed on as a tensor of logits, where its type is checked.
     return _of_distribution(logits) if isinstance(logits, Distribution) else Bits(logits)
 
 
@@ -63,19 +63,18 @@ def _of_distribution(distribution: Distribution) -> Latent:
 
 
 def _has_probs(distribution: Bernoulli | Categorical) -> bool:
-    # Only the private `_param` tells: sampling leaves probabilities beside logits that were given.
+    # Only the private `_param` shows this, because sampling from logits caches probabilities.
     return distribution._param is distribution.__dict__.get("probs")
 
 
 def _exact_logit(probs: Tensor) -> Tensor:
-    """Return log p/(1 - p), infinite at p = 0 and p = 1. Bernoulli.logits is finite there."""
+    """Return log p/(1 - p), which is infinite at p = 0 and 1, unlike Bernoulli.logits."""
     inside = (probs > 0) & (probs < 1)
     # The inner `where` makes the gradient at p = 0 and p = 1 zero instead of NaN.
     return torch.where(inside, torch.where(inside, probs, 0.5).logit(), probs.detach().logit())
 
 
 def _exact_log(probs: Tensor) -> Tensor:
-    """Return log p; at p = 0, minus infinity with gradient zero. Categorical.logits is finite
-    there."""
+    """Return log p, which is -inf with gradient 0 at p = 0, unlike Categorical.logits."""
     possible = probs > 0
     return torch.where(possible, torch.where(possible, probs, 1.0).log(), -torch.inf)

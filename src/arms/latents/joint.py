@@ -31,7 +31,7 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
 
     The objective is called with one argument per latent, as in `f(mask=..., action=...)`, and
     gradients are returned as a dictionary with the same keys. All latents share one batch shape.
-    A joint latent offers the capabilities that all of its parts offer.
+    A joint latent has the capabilities that all of its parts have.
 
     Args:
         parts: Latents by name; logits and torch distributions are accepted too.
@@ -191,9 +191,9 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     def _by_variable(
         self, variable: Tensor, tensor: Tensor
     ) -> Iterator[tuple[Neighbors, Tensor, Tensor, Tensor]]:
-        """Yield each part that has variables, its share of a tensor, and its variables' indices.
+        """Yield each part that has variables, its slice of a tensor, and indices of its variables.
 
-        The last item is a mask of where the part has the variable.
+        The last item is a mask that is True if the variable belongs to the part.
         """
         first = 0
         for part, own in zip(self._parts_with_neighbors(), self._split(tensor), strict=True):

@@ -5,7 +5,7 @@ $$ p(b) = \frac{1}{Z} \exp\Big(\sum_i b_i \phi_i\Big), \qquad
 
 This is the distribution of independent bits, given that k of them are one (conditional Bernoulli).
 Z is the coefficient of z^k in the product of all factors 1 + exp(phi_i) z, which is computed on a
-binary tree. From the root down, the k items are then split between the halves of each node. A
+binary tree. From the root downwards, the k items are then split between the halves of each node. A
 sample splits them at random, and the mean and the covariance use the probabilities of all splits.
 All terms are positive, so no digits are lost. The cost is O(d k) in log2(d) steps. Gumbel top-k
 samples from a different distribution.
@@ -32,8 +32,8 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
     """Subsets of exactly k of d items, with k-hot samples `[n, *batch, d]`.
 
     Args:
-        logits: `[*batch, d]`. An item with logit infinity is always chosen, one with minus
-            infinity never.
+        logits: `[*batch, d]`. An item with a logit of infinity is always chosen, and an item with
+            minus infinity is never chosen.
         k: The number of items in a subset, from 0 to d.
 
     >>> Subset(torch.zeros(5, 10), k=3).sample(2).sum(-1)
@@ -64,7 +64,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         for share in reversed(shares):
             of_left = share.expand(n, *share.shape).take_along_dim(counts[..., None, None], -2)
             total = of_left.squeeze(-2).cumsum(-1)
-            # A uniform number just below one must not reach the end, where nothing is possible.
+            # A uniform number just below one must not select an impossible split at the end.
             at = uniform(n, share[..., 0, 0], generator) * total[..., -1] * (1 - 2.0**-50)
             left = (total <= at.unsqueeze(-1)).sum(-1)
             counts = torch.stack([left, counts - left], 2).flatten(1, 2)
@@ -78,7 +78,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         energy = torch.where(wrong, -torch.inf, samples * inside).sum(-1)
         log_normalizer = self._tree[0][-1][0, ..., self.k].to(logits.dtype)
         if inside.requires_grad or has_tangent(inside):
-            # A Taylor series with value zero has the derivatives: the mean, and the covariance.
+            # This Taylor series has the value zero, and the mean and the covariance as derivatives.
             step = inside - inside.detach()
             series = step * (self.mean() + self.covariance_matvec(step) / 2)
             log_normalizer = log_normalizer + series.sum(-1)
@@ -93,9 +93,10 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return self._marginals[0].to(at_least_float32(self.logits).dtype)
 
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        # Upwards, E[v . b in the node | its count]; downwards, the same for all outside the node.
+        # The upward pass computes E[v . b in the node | its count]. The downward pass computes the
+        # same expectation for the items outside of the node.
         v, (levels, shares) = vector.to(torch.float64), self._tree
-        # Axes after the nodes, to broadcast.
+        # Add axes after the node axis, for broadcasting.
         axes = (slice(None), *[None] * (v.ndim - levels[0].ndim + 1))
         shares, counts = [one[axes] for one in shares], [one[axes] for one in self._counts]
         leaves = pad(v, (0, len(levels[0]) - v.shape[-1])).movedim(-1, 0)
@@ -134,7 +135,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return torch.minimum(first, second) + (differ & (rank < half)).to(first.dtype)
 
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        # Differing items have covariance -1 / (their number - 1).
+        # Two items that differ have the covariance -1 / (number of differing items - 1).
         differ = (step != 0).to(vector.dtype)
         count = differ.sum(-1, keepdim=True)
         centered = vector - (vector * differ).sum(-1, keepdim=True) / count.clamp(min=1)
@@ -151,7 +152,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         phi = self.logits.detach().double()
         padding = (1 << (phi.shape[-1] - 1).bit_length()) - phi.shape[-1]
         leaves = pad(phi, (0, padding), value=-torch.inf).movedim(-1, 0)
-        # The factor of an item that is certain is z.
+        # An item that is always chosen has the factor z.
         certain = leaves == torch.inf
         without = torch.zeros_like(leaves).masked_fill(certain, -torch.inf)
         levels, shares = [torch.stack([without, leaves.masked_fill(certain, 0.0)], -1)], []
@@ -181,7 +182,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     @lazy_property
     def _marginals(self) -> tuple[Tensor, Tensor]:
-        """Return the probabilities that each item is chosen and is left out, `[*batch, d]`."""
+        """Return the probabilities that each item is chosen, and not chosen, `[*batch, d]`."""
         left_out, chosen = self._counts[0][: self.logits.shape[-1]].movedim(0, -2).unbind(-1)
         return chosen, left_out
 

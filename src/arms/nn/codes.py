@@ -16,11 +16,11 @@ from arms.sites import sample
 class Codes(nn.Module):
     """A discrete code for each token: several bits, or one category of a codebook.
 
-    In evaluation mode it takes the likeliest code.
+    In evaluation mode, each token gets its most likely code.
 
     Args:
         dim: The size of a token, and of its code vector.
-        bits: The number of bits per token, at most 62; or give `categories`.
+        bits: The number of bits per token, at most 62. Give either this or `categories`.
         categories: The number of vectors in the codebook.
         estimator: A biased estimator, such as "reinmax", to train without a block.
 
@@ -55,7 +55,7 @@ class Codes(nn.Module):
         all codes in use.
 
         Args:
-            x: `[rows, ..., dim]`. In a block, if x has B rows, vectors and indices have n copies.
+            x: `[rows, ..., dim]`. If x in a block has B rows, vectors and indices have n * B rows.
         """
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         if self.bits is not None:

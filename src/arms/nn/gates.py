@@ -13,7 +13,7 @@ from arms.sites import sample
 class Gates(nn.Module):
     """Hard gates on one axis of the input, with a price for open gates (L0 regularization).
 
-    Each gate is open with probability sigmoid(logit). In training, every row draws its own gates.
+    Each gate is open with probability sigmoid(logit). In training, gates are drawn for every row.
     In evaluation mode, the gates with a positive logit are open.
 
     Args:
@@ -41,7 +41,7 @@ class Gates(nn.Module):
         self.logits = nn.Parameter(torch.full((as_count(size, 1, "size"),), float(initial)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x times its gates; in a block, n copies of x if it has not been repeated."""
+        """Return x times its gates. In a block, an x that was not repeated becomes n copies."""
         size = len(self.logits)
         if x.ndim <= self.dim or x.shape[self.dim] != size:
             wanted = f"Gates({size}, dim={self.dim}) needs an input of length {size} on axis"

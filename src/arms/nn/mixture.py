@@ -1,4 +1,4 @@
-"""Mixtures of experts; each expert is evaluated only on its own rows."""
+"""Mixtures of experts, where each expert is evaluated only on the rows that chose it."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ def mixture(mask: Tensor, x: Tensor, experts: Sequence[nn.Module], k: int) -> Te
     mask = mask.flatten(0, -2)
     out: Tensor | None = None
     for weight, expert in zip(mask.unbind(-1), experts, strict=True):
-        # A mask with a gradient needs the outputs of experts that were not chosen too.
+        # The gradient with respect to the mask needs the outputs of all experts.
         rows = (torch.ones_like(weight) if mask.requires_grad else weight).nonzero().squeeze(-1)
         found = expert(x[rows])
         scale = (weight[rows] / k).view(-1, *[1] * (found.ndim - 1)).to(found.dtype)

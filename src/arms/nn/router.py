@@ -18,7 +18,7 @@ class Router(nn.Module):
     """Choose one expert by a softmax, or k experts by `arms.Subset`.
 
     In evaluation mode, the k experts with the largest logits are chosen. `load` is the share of
-    each expert in the last call, and is not part of the state.
+    rows per expert in the last call. It is not part of the state_dict.
 
     Args:
         dim: The size of the last axis of x.
@@ -52,7 +52,7 @@ class Router(nn.Module):
         The loss is 1 if all experts are used equally.
 
         Args:
-            x: `[rows, ..., dim]`. In a block, if x has B rows, the mask has n copies.
+            x: `[rows, ..., dim]`. If x in a block has B rows, the mask has n * B rows.
         """
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         size = logits.shape[-1]
@@ -61,7 +61,7 @@ class Router(nn.Module):
         else:
             mask = one_hot(logits.topk(self.k, -1).indices, size).sum(-2).to(x.dtype)
         if not mask.numel():
-            return mask, 1 + logits.sum()  # with its graph; the load stays what it was
+            return mask, 1 + logits.sum()  # no rows: the loss has a graph, the load is unchanged
         self.load = mask.detach().flatten(0, -2).mean(0) / self.k
         share = torch.softmax(logits, -1).flatten(0, -2).mean(0)
         return mask, size * (self.load * share).sum()

@@ -1,4 +1,4 @@
-"""The verb audit: verdicts by exit code, and one line for what cannot be audited."""
+"""The subcommand audit: exit codes for verdicts, and one-line errors."""
 
 from pathlib import Path
 
@@ -55,7 +55,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         (["right", "--draws", "20000"], 0, "right (gradient): no bias seen"),
         (["short", "--draws", "20000"], 1, "short (gradient): biased"),
-        (["nothing", "--draws", "2000"], 1, "nothing (gradient): wrong mean, but it hardly varied"),
+        (
+            ["nothing", "--draws", "2000"],
+            1,
+            "nothing (gradient): wrong mean, but the estimates hardly varied",
+        ),
         (["one_row", "--no-batched", "--draws", "2000"], 0, "one_row (gradient): no bias seen"),
         (["short", "--latent", "audited_module:pairs", "--draws", "20000"], 1, "biased"),
         (["relaxed", "--kind", "sample", "--draws", "20000"], 1, "relaxed (sample): biased"),

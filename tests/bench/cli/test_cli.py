@@ -1,4 +1,4 @@
-"""The command line as a user meets it: what it says, and its exit codes."""
+"""The command line as users see it: its output and its exit codes."""
 
 import errno
 import json
@@ -234,11 +234,12 @@ def test_variance_counts_the_work(say: Say, monkeypatch: pytest.MonkeyPatch) -> 
     cells = {line.split()[0]: line.split()[1:4] for line in lines}
     assert cells["arms"] == ["4", "4", "0"]
     assert (
-        "left out: rebar, relax, rodeo (parameters of their own: compare trained objects)" in lines
+        "left out: rebar, relax, rodeo (they have parameters: train estimator objects and pass these)"
+        in lines
     )
     assert list(cells).index("marked") > list(cells).index(
         "reinforce"
-    )  # biased ones last, whatever their variance
+    )  # biased estimators come last, whatever their variance
     assert cells["marked"] == ["(biased)", "4", "4"]
     named = said(*compare, "--estimators", "rebar", "relax", "disarm", "--evaluations", "9")
     assert max(map(len, named)) <= 100
@@ -266,7 +267,7 @@ def test_several_estimators_at_once(say: Say) -> None:
 
 
 def trained_by(monkeypatch: pytest.MonkeyPatch, *words: str) -> list[TrainConfig]:
-    """What `arms train` would train, given these flags."""
+    """Return the configuration that `arms train` would train with these flags."""
     asked: list[TrainConfig] = []
 
     def ask(configs: list[TrainConfig], *_: object, **__: object) -> list[Run]:
@@ -701,11 +702,11 @@ def test_a_reader_may_go_early(words: list[str]) -> None:
 def test_help_says_what_holds(say: Say) -> None:
     said = " ".join(re.sub(r"[^\x20-\x7e]", " ", say("train", "--help")[1]).split())
     assert "If the run is finished, the same command does nothing" in said
-    assert "They must differ and need the same from the model" in said
-    assert "written only after a record" in said
+    assert "They must be different, and make the same evaluations of the model" in said
+    assert "which are written only after records" in said
     assert "--steps INT Optimization steps. (default: 10000)" in said
     assert (
         "--estimator STR Name of the gradient estimator (see `arms estimators`). (default: arms)"
         in said
     )
-    assert "--decoder-samples {all,extra} What decoder and prior learn from" in said
+    assert "--decoder-samples {all,extra} Samples that train the decoder and the prior" in said

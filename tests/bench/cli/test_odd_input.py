@@ -1,4 +1,4 @@
-"""Odd but possible things at the command line: one line each, and never a traceback."""
+"""Unusual input at the command line gives a one-line error, and never a traceback."""
 
 import errno
 import json
@@ -187,7 +187,7 @@ def test_a_result_that_is_none_of_ours(result: str, run: Run, say: Say) -> None:
 
 
 def metadata_of(run: Run, state: dict[str, torch.Tensor]) -> dict[str, str]:
-    """What the run itself would write beside a checkpoint."""
+    """Return the file that the run itself would write next to a checkpoint."""
     return {"sha256": checkpoints.digest_of_tensors(state), "run": run._digest()}
 
 
@@ -381,7 +381,7 @@ LONG = ["train", "--steps", "10000000", "--report-every", "10", "--latents", "4"
 
 
 def wait_for_step(run: Run, step: int) -> None:
-    """Wait until a checkpoint of that step, or of a later one, is there."""
+    """Wait until there is a checkpoint of this step, or of a later step."""
     end = time.monotonic() + 60
     while run.step() < step:
         assert time.monotonic() < end, f"no checkpoint of step {step} or later"
@@ -439,7 +439,7 @@ main()
 @signals
 @pytest.mark.parametrize("module", ["arms", "torch", "tyro", "arms.bench.cli.sweep"])
 def test_interrupted_while_it_starts(module: str, tmp_path: Path) -> None:
-    """Wherever it is in its imports, which take seconds."""
+    """Interrupt the command at any point of its imports, which take seconds."""
     done = completed([sys.executable, "-c", INTERRUPTED, module], cwd=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "arms: stopped\n")
 
@@ -475,7 +475,7 @@ def test_version_help_and_guesses(say: Say) -> None:
     )
     is_one_line(
         say("train", "--model", "math:sqrt", "--network", "linear"),
-        "got both --model math:sqrt and --network, but",
+        "got both --model math:sqrt and --network, which only affects",
     )
 
 
@@ -491,7 +491,7 @@ def test_a_file_without_a_checksum_is_readable(say: Say, monkeypatch: pytest.Mon
     monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (path,))
     assert (
         say("data", "get", "dynamic-mnist")[1]
-        == "readable, without a checksum to compare: folder/mnist.npz\n"
+        == "readable (no checksum is known): folder/mnist.npz\n"
     )
     cached = Path("cache/train-images-idx3-ubyte.gz")
     monkeypatch.setattr("arms.bench.data.fetch", lambda name, data_dir: (cached,))

@@ -1,4 +1,4 @@
-"""The command line on odd terminals: closed, narrow, without colors, without Unicode, and faced with hostile names."""
+"""The command line on unusual terminals (closed, narrow, without colors or Unicode), and with hostile names."""
 
 import json
 import os
@@ -23,7 +23,7 @@ TRAIN += ["--name", "run", "--evaluate", "20"]
 
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory, all_digits: Dataset) -> Run:
-    """The run that those of `TRAIN` must equal."""
+    """The run that all runs of `TRAIN` must equal."""
     return train(
         CONFIG,
         tmp_path_factory.mktemp("usual") / "run",
@@ -117,7 +117,7 @@ def test_every_environment_shows_the_numbers(
 HOSTILE = "digits\x1b]0;owned\x07\x1b[2J\x1b[8m\x9b2J\u202e\r\b[bold]:car:\nother: finished"
 IN_PATHS = HOSTILE.encode(
     "ascii", "ignore"
-).decode()  # not every locale has others in names of files
+).decode()  # some locales do not allow other characters in file names
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 
 
@@ -169,7 +169,7 @@ def test_no_terminal_obeys_a_name(words: list[str], say: Say) -> None:
 
 
 def test_an_absurdly_long_name_is_cut(say: Say) -> None:
-    """The time that rich took for it grew with its square: 73 seconds for this one."""
+    """Without a limit, rich takes quadratic time: 73 seconds for this word."""
     run = make_run(Path("runs/run"), CONFIG)
     rename_in_file(run.path / "config.json", "dataset", "a" * 80_000)
     for words in (["runs"], ["report", "runs", "--no-files"]):
@@ -196,5 +196,5 @@ def test_a_training_whose_reader_leaves_is_finished(tmp_path: Path, usual: Run) 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["estimators"]])
 def test_a_full_disk_for_the_output_is_one_line(words: list[str], tmp_path: Path) -> None:
     done = completed(["sh", "-c", 'exec "$@" >/dev/full', "sh", *ARMS, *words], cwd=tmp_path)
-    message = "arms: No space left on device: choose another path, or remove the obstacle\n"
+    message = "arms: No space left on device: choose another path, or correct this problem\n"
     assert (done.returncode, done.stderr) == (2, message)

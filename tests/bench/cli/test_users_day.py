@@ -1,4 +1,4 @@
-"""What a user does with a model and images of their own, from training to the report: by command, and by Python."""
+"""A user's own model and images, from training to the report, on the command line and in Python."""
 
 import re
 import signal
@@ -47,7 +47,7 @@ TRAIN = ["train", "--dataset", "mine.npz", "--model", "nets:conv", *FLAGS]
 
 @pytest.fixture
 def say(say: Say, all_digits: Dataset) -> Callable[..., str]:
-    """Run a command in a folder with a module of networks and a file of images; return what it said."""
+    """Run a command in a folder with a module of networks and a file of images, and return its output."""
     Path("nets.py").write_text(NETS)
     np.savez(
         "mine.npz",
@@ -72,7 +72,7 @@ def test_by_command(say: Callable[..., str]) -> None:
     assert "unfinished: step 100 of 150" in say("runs")
     say(*TRAIN, "--steps", "150")  # resumes
     assert "(finished before)" in say(*TRAIN, "--steps", "150")
-    assert f"{conv} goes on from step 150 to 250" in say(*TRAIN, "--steps", "250")
+    assert f"{conv} continues from step 150 to 250" in say(*TRAIN, "--steps", "250")
     assert "(finished before)" in say(*TRAIN, "--steps", "250")
     assert list(Path("runs").iterdir()) == [conv]
     say(*TRAIN, "--steps", "250", "--runs", "whole")

@@ -1,4 +1,4 @@
-"""Data sets: splits, every file format whole and damaged, downloads from a real server, and the bits drawn."""
+"""Data sets: splits, intact and damaged files of every format, downloads from a real server, and drawn bits."""
 
 import gzip
 import hashlib
@@ -40,7 +40,7 @@ ARCHIVES = {
 
 
 def numbered(count: int) -> Array:
-    """Binary images that spell their own number in the first 16 pixels."""
+    """Return binary images whose first 16 pixels encode the index of the image."""
     images = np.zeros((count, 28, 28), dtype=np.uint8)
     images.reshape(count, -1)[:, :16] = np.arange(count)[:, None] >> np.arange(16) & 1
     return images
@@ -86,7 +86,7 @@ def test_digits_are_all_there_once_in_a_fixed_order() -> None:
 
 
 def test_the_shuffle_never_changes() -> None:
-    # Another order would be another validation set: numbers of different machines would not compare.
+    # A different order would change the validation set, and results of different machines would not be comparable.
     permutation = np.random.default_rng(0).permutation(1797)[:3].tolist()
     assert permutation == [360, 1773, 1482]
     assert np.array_equal(data.load("digits").train[:3], load_digits().data[permutation])
@@ -244,7 +244,7 @@ def test_validation_images_come_from_one_place(counts: dict[str, int], held_out:
 def test_npz_with_a_member_that_is_no_array_is_refused(
     name: str, shape: tuple[int, ...], tmp_path: Path
 ) -> None:
-    """Without the suffix of an array numpy returns bytes, and with it allocates the shape that is claimed."""
+    """Without an array's suffix, numpy returns bytes. With the suffix, it allocates the shape in the header."""
     path = tmp_path / "some.npz"
     savez(path, test_images=random_images(1, largest=1))
     with zipfile.ZipFile(path, "a") as archive, archive.open(name, "w") as member:
@@ -462,7 +462,7 @@ def test_data_set_from_the_network(tiny: ImageFiles, server: Server, cache: Path
 
 
 def published_in(cache: Path, name: str, files: dict[str, bytes]) -> ImageFiles:
-    """The entry of that name as if these files, put into the cache, were the published ones."""
+    """Return the entry with this name, with these cached files as the published files."""
     entry = data.DATASETS[name]
     assert isinstance(entry, ImageFiles)
     (cache / name).mkdir(parents=True)
@@ -570,7 +570,7 @@ def test_extremes_are_exact(levels: int) -> None:
 
 
 def least_tail(counts: Tensor, draws: int, probs: Tensor) -> float:
-    """The smallest two-sided binomial tail: exact, since rare bits are far from normal."""
+    """Return the smallest two-sided binomial tail, which is exact because rare bits are far from normal."""
     binomial = scipy.stats.binom(draws, probs.numpy())
     below, above = binomial.cdf(counts.numpy()), binomial.sf(counts.numpy() - 1)
     return float(2 * np.minimum(below, above).min())

@@ -1,4 +1,4 @@
-"""Folders of image files: every kind of pixel, every layout of folders, and what is refused."""
+"""Folders of image files: every pixel format, every folder layout, and errors."""
 
 import os
 import re
@@ -89,7 +89,7 @@ def test_files_of_1_8_and_16_bits_can_be_mixed(tmp_path: Path) -> None:
 
 
 def test_a_tiff_of_12_bits_says_so_itself(tmp_path: Path) -> None:
-    """Pillow calls it 16 bits, and cannot write one: two pixels are three bytes."""
+    """Pillow reads this format as 16 bits, and cannot write it: two pixels are three bytes."""
     entries = [
         (256, 2),
         (257, 2),
@@ -115,10 +115,10 @@ def test_a_tiff_of_12_bits_says_so_itself(tmp_path: Path) -> None:
         ("1", ".png", ""),
         ("L", ".png", ""),
         ("LA", ".png", ""),
-        ("RGB", ".png", "color images turned gray"),
-        ("RGBA", ".png", "color images turned gray"),
-        ("CMYK", ".tif", "color images turned gray"),
-        ("P", ".gif", "color images turned gray"),
+        ("RGB", ".png", "color images converted to gray"),
+        ("RGBA", ".png", "color images converted to gray"),
+        ("CMYK", ".tif", "color images converted to gray"),
+        ("P", ".gif", "color images converted to gray"),
     ],
 )
 def test_other_kinds_of_pixels_are_turned_gray(
@@ -154,7 +154,7 @@ UNKNOWN_WHITE = (
             see_through("LA"),
             ".png",
             {},
-            "must be opaque, got transparent pixels: put it on a background first",
+            "must be opaque, got transparent pixels: put the image on a background first",
         ),
         (see_through("RGBA"), ".png", {}, "must be opaque, got transparent pixels"),
         (
@@ -175,7 +175,12 @@ UNKNOWN_WHITE = (
             {"transparency": int(DEEP[0, 0, 0])},
             "must be opaque, got transparent pixels",
         ),
-        (pictures(), ".tif", {"tiffinfo": {339: 2}}, "must be without signed numbers, got some"),
+        (
+            pictures(),
+            ".tif",
+            {"tiffinfo": {339: 2}},
+            "must be without signed numbers, got signed pixels",
+        ),
         *(
             (
                 pictures()[:1],
@@ -256,15 +261,15 @@ def test_layouts_that_are_clear(
     [
         (
             {"car": 5, "plane": 5, "train": 3},
-            "or no image in folders named after splits, got train and, outside,",
+            "or no image in folders named after splits, got images in train, and also",
         ),
         (
             {".": 8, "train": 4},
-            "or no image in folders named after splits, got train and, outside,",
+            "or no image in folders named after splits, got images in train, and also",
         ),
         (
             {"train": 8, "test": 3, "unlabeled": 3},
-            "or no image in folders named after splits, got test and train and, outside,",
+            "or no image in folders named after splits, got images in test and train, and also",
         ),
         (
             {"train": 8, "val": 3, "validation": 3, "dev": 3},
@@ -345,7 +350,7 @@ def test_photographs_are_turned_as_their_camera_says(
     assert (dataset.height, dataset.width) == shape
     image = dataset.train[0].view(shape).numpy() > 127
     rows, columns = np.flatnonzero(image.any(1)), np.flatnonzero(image.any(0))
-    # The tag names the side on which the first row and the first column are shown.
+    # The tag gives the sides at which the first row and the first column are displayed.
     lower, right = orientation in (3, 4, 7, 8), orientation in (2, 3, 6, 7)
     assert (rows[0], columns[0]) == (lower * shape[0] // 2, right * shape[1] // 2)
 
@@ -354,7 +359,9 @@ def test_an_uncompressed_tiff_on_its_side_is_refused(tmp_path: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     folder = write(tmp_path / "images", pictures(), ".tif", exif=exif)
-    with pytest.raises(ValueError, match=r"000.tif must be upright, got an uncompressed TIFF"):
+    with pytest.raises(
+        ValueError, match=r"000.tif must be upright, got a rotated uncompressed TIFF"
+    ):
         load(folder)
 
 

@@ -1,4 +1,4 @@
-"""Images of a user's own as a data set: files, folders, arrays, data set objects; what they become, what is refused."""
+"""A user's own images as a data set: files, folders, arrays and data set objects, and errors."""
 
 import io
 import os
@@ -24,7 +24,7 @@ CONFIG = TrainConfig(steps=10, report_every=10, latents=4, num_samples=2)
 
 
 class Pairs:
-    """What torchvision's data sets are like: images of PIL, and labels."""
+    """A data set like torchvision's, with PIL images and labels."""
 
     def __init__(self, images: Any = GRAY) -> None:
         self.images = images
@@ -37,7 +37,7 @@ class Pairs:
 
 
 class Rows(Pairs):
-    """What Hugging Face's data sets are like."""
+    """A data set like Hugging Face's."""
 
     def __getitem__(self, index: int) -> Any:
         return {"image": Image.fromarray(self.images[index]), "label": 0}
@@ -132,7 +132,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rows(load(tmp_path / "faces" / "test")) == sorted(image.tobytes() for image in GRAY[40:])
     colored = np.stack([GRAY[0]] * 3, -1)
     Image.fromarray(colored).save(tmp_path / "faces" / "train" / "color.png")
-    assert load("faces").note == "color images turned gray"
+    assert load("faces").note == "color images converted to gray"
 
 
 @pytest.mark.parametrize(
@@ -280,7 +280,7 @@ def test_what_is_refused_of_files(tmp_path: Path) -> None:
 
 
 def header(shape: tuple[int, ...]) -> bytes:
-    """Return the beginning of an .npy file of this shape, whatever follows it."""
+    """Return the header of an .npy file of this shape."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         buffer, {"descr": "|u1", "fortran_order": False, "shape": shape}

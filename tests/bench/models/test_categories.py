@@ -1,4 +1,4 @@
-"""Categorical VAEs: the model by hand, training, and every verb on such a run."""
+"""Categorical VAEs: the model against a direct computation, training, and every subcommand on such a run."""
 
 import sys
 from dataclasses import replace
@@ -56,12 +56,12 @@ def test_training_gains(name: str, digits: Dataset) -> None:
 
 @pytest.mark.parametrize("name", ["unordered-set", "exact"])
 def test_recorded_elbo_is_that_of_the_law(name: str, digits: Dataset) -> None:
-    """Samples without replacement, and all states, are weighted: their plain mean is another number."""
+    """Samples without replacement, and all states, have weights, so their plain mean is a different number."""
     still = replace(SMALL, latents=2, categories=3, learning_rate=1e-12, prior_learning_rate=1e-12)
     found = {}
     for estimator in (name, "loorf"):
         trainer = Trainer(replace(still, estimator=estimator), digits)
-        with torch.no_grad():  # a posterior far from uniform, and a prior too
+        with torch.no_grad():  # make posterior and prior far from uniform
             trainer.model.prior.copy_(torch.tensor([[3.0, 0.0, -3.0], [0.0, -4.0, 4.0]]))
             dict(trainer.model.named_parameters())["encoder.0.weight"].mul_(8)
         for _ in range(300):

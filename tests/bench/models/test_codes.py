@@ -1,4 +1,4 @@
-"""Statistics of the codes, against distributions of PyTorch and models that are known to be of no use."""
+"""Statistics of the codes, compared with PyTorch's distributions, and for models with useless codes."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The fused likelihood of a GPU, against plain operations in float64; without a GPU, Triton's interpreter runs it."""
+"""The fused likelihood for GPUs against plain operations in float64. Without a GPU, Triton's interpreter runs it."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def close(one: Tensor, other: Tensor, tolerance: float) -> bool:
 
 @pytest.fixture(params=["a row at a time", "many rows at a time"])
 def tiles(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty rows are few, and no multiple of a tile's."""
+    """Thirty rows are few, and not a multiple of a tile's rows."""
     if request.param == "many rows at a time":
         monkeypatch.setattr(kernels, "ONE_ROW_PER_BLOCK_UP_TO", 0)
 

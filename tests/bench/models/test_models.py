@@ -1,4 +1,4 @@
-"""The model against torch's own distributions, and replicas that do not see each other."""
+"""The model against PyTorch's distributions, and the independence of replicas."""
 
 import pytest
 import torch

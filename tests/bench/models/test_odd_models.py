@@ -1,4 +1,4 @@
-"""Models of a user's own that share tensors, are lazy, keep odd state, fail, or begin with NaN."""
+"""Unusual user models: shared tensors, lazy layers, unusual state, errors, and initial NaN."""
 
 import re
 import sys
@@ -42,7 +42,7 @@ def with_encoder(encoder: Callable[[], Any]) -> Make:
 
 
 class Transposed(nn.Module):
-    """The other direction of a linear layer, with the same weights."""
+    """The transpose of a linear layer, with the same weights."""
 
     def __init__(self, weight: Tensor) -> None:
         super().__init__()
@@ -96,7 +96,7 @@ class SharedBuffer(nn.Module):
 
 
 class AssignedBuffer(nn.Module):
-    """A buffer that is assigned anew, and not changed in place."""
+    """A buffer that is reassigned instead of changed in place."""
 
     shift: Tensor
 
@@ -112,7 +112,7 @@ class AssignedBuffer(nn.Module):
 
 
 class MovingAverage(nn.Module):
-    """A buffer that the output depends on, and that is then assigned anew."""
+    """A buffer that affects the output, and is then reassigned."""
 
     mean: Tensor
 
@@ -154,7 +154,7 @@ SHARING: list[Make] = [
 
 @pytest.mark.parametrize("make", SHARING)
 def test_replicas_compute_what_each_model_computes_alone(make: Make, digits: Dataset) -> None:
-    """Their values, their gradients and their buffers, after two passes."""
+    """Return values, gradients and buffers after two passes."""
     alone: list[DiscreteVAE] = []
 
     def made() -> DiscreteVAE:
@@ -209,7 +209,7 @@ def test_tied_weights_stay_tied_while_replicas_train(tmp_path: Path, digits: Dat
 
 @pytest.mark.parametrize("estimator", ["midpoint", "arms"])
 def test_a_layer_that_is_used_twice_is_trained(estimator: str, digits: Dataset) -> None:
-    """PyTorch's `functional_call` with its search for ties would put a constant in its place."""
+    """PyTorch's `functional_call`, which searches for ties, would replace the tensor by a constant."""
     model: Any = layer_used_twice(digits)
     weight = model.decoder[1].weight
     before = weight.detach().clone()
@@ -391,7 +391,7 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
     ),
     (
         with_encoder(lambda: Exits(64, 6)),
-        r", 2, 64\] \(replicas, images, pixels\) of digits, but it raised SystemExit: 0",
+        r", 2, 64\] \(replicas, images, pixels\) of digits, but raised SystemExit: 0",
         (1, 2),
     ),
     (
@@ -447,8 +447,8 @@ REFUSED: list[tuple[Make, str, tuple[int, ...]]] = [
         (1, 2),
     ),
     (frozen, "must have parameters to train, got none with requires_grad=True", (1, 2)),
-    (failing, "the function 'failing' must return a DiscreteVAE for digits, but it raised", (1, 2)),
-    (leaving, "the function 'leaving' must return a DiscreteVAE for digits, but it raised", (1, 2)),
+    (failing, "the function 'failing' must return a DiscreteVAE for digits, but raised", (1, 2)),
+    (leaving, "the function 'leaving' must return a DiscreteVAE for digits, but raised", (1, 2)),
 ]
 
 
@@ -465,7 +465,7 @@ def test_what_cannot_be_trained_is_refused_before_anything_is_written(
 
 
 def test_a_run_resumes_whatever_its_model_begins_with(tmp_path: Path, digits: Dataset) -> None:
-    """The weights are those of the checkpoint: a model with NaN in their place is as good as any."""
+    """The weights come from the checkpoint, so the given model may contain NaN."""
 
     def good(dataset: Dataset) -> DiscreteVAE:
         return replace_nan(with_nan(dataset))
@@ -537,19 +537,19 @@ def told_to_fail(dataset):
     [
         (
             "raises",
-            "the function 'raises' must return a DiscreteVAE for digits, but it raised RuntimeError: too bad: call it",
+            "the function 'raises' must return a DiscreteVAE for digits, but raised RuntimeError: too bad: call it",
         ),
         (
             "exits",
-            "the function 'exits' must return a DiscreteVAE for digits, but it raised SystemExit: 0: call it in Python",
+            "the function 'exits' must return a DiscreteVAE for digits, but raised SystemExit: 0: call it in Python",
         ),
         (
             "raises_later",
-            "the model odd:raises_later must run without an error, but it raised IndexError: too late: call it",
+            "the model odd:raises_later must run without an error, but raised IndexError: too late: call it",
         ),
         (
             "exits_later",
-            "the model odd:exits_later must run without an error, but it raised SystemExit: 0: call it in Python",
+            "the model odd:exits_later must run without an error, but raised SystemExit: 0: call it in Python",
         ),
     ],
 )
@@ -589,7 +589,7 @@ def test_a_model_that_fails_afterwards_is_named_too(say: Say) -> None:
 def test_replicas_train_where_one_does(
     encoder: Callable[[], nn.Module], tmp_path: Path, digits: Dataset
 ) -> None:
-    """Layers that change their input or their buffers while they are called."""
+    """Layers that modify their input or their buffers in `forward`."""
     for replicas in (1, 2):
         config = replace(CONFIG, replicas=replicas)
         place = tmp_path / str(replicas)

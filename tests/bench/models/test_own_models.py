@@ -1,4 +1,4 @@
-"""Models of a user's own as runs: who they are, their replicas, their likelihoods, more steps, and what is refused."""
+"""Runs of user models: identity, replicas, likelihoods, more steps, and errors."""
 
 import json
 import signal
@@ -103,7 +103,7 @@ def test_a_structure_is_more_than_shapes_and_less_than_weights(digits: Dataset) 
 
 
 def test_architectures_are_rows_of_their_own(tmp_path: Path, digits: Dataset) -> None:
-    """Three with one configuration used to be one, and two "skipped"."""
+    """Three models with one configuration are three runs, and none is skipped."""
     train(replace(CONFIG, latents=6), tmp_path / "builtin", dataset=digits)
     for activation in (nn.ReLU, nn.Tanh):
         train(CONFIG, tmp_path / activation.__name__, dataset=digits, model=activated(activation))
@@ -164,7 +164,7 @@ def test_another_model_is_refused(tmp_path: Path, digits: Dataset) -> None:
 
 
 def test_a_model_without_a_name_comes_back(tmp_path: Path, digits: Dataset) -> None:
-    """As an object, also where the configuration is the run's own."""
+    """Pass the data set as an object, also with the configuration of the run."""
     run = train(CONFIG, tmp_path / "run", dataset=digits, model=conv(digits))
     assert run.config().network == "own"
     model, _ = load_model(run, "cpu", model=conv(digits), dataset=digits)
@@ -331,7 +331,7 @@ def test_levels_of_model_and_data_are_the_same(tmp_path: Path, digits: Dataset) 
 
 
 def test_log_weights_of_ones_own(digits: Dataset) -> None:
-    """The objective is the model's: what it is told of graphs it may ignore, at the price of time alone."""
+    """The model defines the objective. If it ignores the hints about graphs, only the time changes."""
 
     class ByHand(DiscreteVAE):
         def log_weights(self, b: Tensor, x: Tensor, logits: Tensor, *_: Any, **how: Any) -> Tensor:
@@ -374,7 +374,7 @@ def test_more_steps_go_on_to_the_same_numbers(model: Any, tmp_path: Path, digits
     for steps in (20, 40, 60):
         config = replace(CONFIG, steps=steps)
         run = train(config, tmp_path / "parts", dataset=digits, model=model, notify=told.append)
-    assert told == [f"{run.path} goes on from step {done} to {done + 20}" for done in (20, 40)]
+    assert told == [f"{run.path} continues from step {done} to {done + 20}" for done in (20, 40)]
     assert run.result() == whole.result()
     assert run.metrics() == whole.metrics()
     assert same(weights(run), weights(whole))

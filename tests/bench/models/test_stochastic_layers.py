@@ -40,7 +40,7 @@ CONFIG = TrainConfig(
 def small_vae(
     widths: tuple[int, ...] = (2, 2), pixels: int = 3, replicas: int = 1, categories: int = 2
 ) -> DiscreteVAE:
-    """A model in float64 with few states, its weights far from zero."""
+    """A model in float64 with few states and large weights."""
     mean = torch.full((pixels,), 0.4)
     vae = build_vae("linear", widths, mean, replicas, 3, categories=categories).double()
     with torch.no_grad():
@@ -65,7 +65,7 @@ def every_chain(vae: DiscreteVAE, x: Tensor) -> tuple[Tensor, list[Tensor]]:
 
 @pytest.mark.parametrize("categories", [2, 3])
 def test_log_weights_are_joint_over_posterior(categories: int) -> None:
-    """Summed over all states w q is p(x), and over all images that is one."""
+    """The sum of w q over all states is p(x), and the sum of p(x) over all images is one."""
     vae = small_vae(categories=categories)
     total = 0.0
     for bits in product((0.0, 1.0), repeat=3):
@@ -127,7 +127,7 @@ def test_gradients_agree_with_enumeration(estimator: arms.Estimator, categories:
     truth = torch.autograd.grad(exact, parameters)
     many = x.expand(1, rows, 3)
     found = estimate_chains(vae, estimator, many, seeded(1))
-    # Parameter gradients of every row: biases of the encoders are the logits' own, so that these tell all.
+    # The gradient of an encoder's bias is the gradient of the logits, so the biases suffice.
     names = [name for name, _ in vae.named_parameters()]
     first = found.grads[0][0]
     deeper = found.grads[1].sum(0)[0]
@@ -138,7 +138,7 @@ def test_gradients_agree_with_enumeration(estimator: arms.Estimator, categories:
         assert z.abs().max() < limit
     seen = found.value[0]
     assert abs((seen.mean() - exact) / (seen.std() / math.sqrt(rows))) < limit
-    # What the model learns from is autograd's gradient of the value.
+    # The parameters of the model get autograd's gradient of the value.
     pixels = torch.autograd.grad(found.value.mean(), [vae.decoder[-1].bias, vae.prior])  # type: ignore[index]
     for grad, name in zip(pixels, ("decoder.0.bias", "prior"), strict=True):
         assert (grad - truth[names.index(name)]).abs().max() < 0.05

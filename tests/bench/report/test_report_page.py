@@ -1,4 +1,4 @@
-"""The page and its files: what is broken is listed, what comes from outside is escaped, nothing is fetched."""
+"""The page and its files: broken runs are listed, untrusted text is escaped, and nothing is fetched."""
 
 import csv
 import json
@@ -25,7 +25,7 @@ PNG = b"\x89PNG\r\n\x1a\nrest"
 
 
 class Tags(HTMLParser):
-    """Every element of a page, and the text that a reader sees."""
+    """Collects every element of a page, and the visible text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ def test_a_figure_on_the_page_is_the_one_in_the_file(tmp_path: Path) -> None:
 
 
 def points(svg: ElementTree.Element, where: str) -> NDArray[np.float64]:
-    """Return all points of the longer paths in some element, relative or absolute."""
+    """Return all points of the longer paths in an element, in relative or absolute coordinates."""
     found = []
     for path in svg.findall(f"{where}{{*}}path"):
         numbers = np.array(re.findall(r"-?\d+(?:\.\d+)?", path.get("d") or ""), float)
@@ -196,7 +196,7 @@ def test_page_needs_nothing_from_elsewhere(tmp_path: Path) -> None:
     assert len(pictures) == 1
     assert str(pictures[0]).startswith("data:image/png;base64,")
     assert [problem.what for problem in found.problems] == [
-        "samples.png is larger than 4 MiB, or not a PNG file; omitted"
+        "samples.png is omitted, because it is larger than 4 MiB or not a PNG file"
     ]
     text = " ".join(parsed.shown)
     assert "2 runs · 3 replicas · data: digits" in text

@@ -1,4 +1,4 @@
-"""Reports on hand-made run directories: what is compared, what is marked, what stands beside the paper's numbers."""
+"""Reports on hand-made run directories: comparisons, bold numbers, and tables next to the paper's numbers."""
 
 import math
 from pathlib import Path
@@ -258,7 +258,7 @@ def test_a_seed_is_pooled_once(tmp_path: Path) -> None:
     make_run(tmp_path / "e-other-rate", TrainConfig(replicas=2, learning_rate=1e-3))
     found = collect([tmp_path])
     assert [run.path.name for run in found.runs] == ["b-large", "d-other-seed", "e-other-rate"]
-    what = f"the same seed and training as {tmp_path / 'b-large'}; skipped"
+    what = f"skipped: the same seed and training as {tmp_path / 'b-large'}"
     assert [(Path(one.where).name, one.what) for one in found.problems] == [
         ("a-small", what),
         ("c-reports", what),
@@ -302,7 +302,7 @@ def test_printed_numbers_stand_beside_ours(tmp_path: Path) -> None:
 
 
 def test_what_differs_from_the_paper_is_said(tmp_path: Path) -> None:
-    """Also what all runs have in common, which no label names."""
+    """Also differences that all runs share, which labels do not show."""
     given = {"dataset": "omniglot", "estimator": "loorf", "num_samples": 4, "replicas": 2}
     make_run(tmp_path / "a", apply_preset("fast", given | {"warmup_steps": 10}))
     (group,) = groups_of(tmp_path)

@@ -1,4 +1,4 @@
-"""Archives: what is read from one file is what the run directories say, but for thinned curves."""
+"""Archives: they give the same data as run directories, except for thinned curves."""
 
 import json
 import shutil
@@ -237,7 +237,7 @@ def test_a_bad_file_is_one_line(
         error = capsys.readouterr().err
         assert error.startswith("arms: bad.json")
         assert error.count("\n") == 1
-    # In a folder a damaged archive is named on the page, and other JSON is none of ours.
+    # In a folder, a damaged archive is listed on the page, and other JSON files are ignored.
     make_run(Path("run"), CONFIG)
     problems = collect(["."]).problems
     assert [problem.where for problem in problems] == (
@@ -256,7 +256,7 @@ def test_a_bad_file_is_one_line(
             ["archive"],
             (
                 "arms archive needs a run directory, or a folder of run directories, got none: "
-                "write arms archive runs, for example"
+                "for example, write arms archive runs"
             ),
         ),
         (

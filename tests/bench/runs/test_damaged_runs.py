@@ -1,4 +1,4 @@
-"""A damaged run among others: each command names it, says what to do, and goes on with the others."""
+"""A damaged run among others: each command names it, explains what to do, and continues with the others."""
 
 import json
 import re
@@ -74,7 +74,7 @@ def edit(name: str, old: str, new: str) -> None:
 
 
 def check_goes_on_with_the_other(say: Say, name: str, what: str) -> None:
-    """Check what every command says that looks at several runs, of which one has a damaged file."""
+    """Check the output of every command that reads several runs, if one run has a damaged file."""
     named = re.compile(rf"runs/bad/{re.escape(name)} .*{what}")
     code, said, error = say("runs")
     assert (code, error) == (0, "")
@@ -122,7 +122,7 @@ def test_a_record_of_an_impossible_step_is_skipped(step: str, say: Say) -> None:
     code, said, error = say("report", "runs", "-o", "page.html")
     assert (code, error) == (0, "")
     assert "2 runs" in said
-    assert "metrics.jsonl: 1 of 6 lines are incomplete; skipped" in said
+    assert "metrics.jsonl: skipped 1 of 6 lines, which are incomplete" in said
     assert say("runs")[0] == 0
     assert "2 runs" in say("archive", "runs", "-o", "archive.json")[1]
 
@@ -180,7 +180,7 @@ def test_a_damaged_run_of_a_pack_leaves_the_others(kind: str, say: Say) -> None:
     content = json.loads(Path("archives/archive.json").read_text())
     content["runs"][0] |= DAMAGED_ENTRIES[kind]  # in the order of their names: "bad" is the first
     Path("archives/archive.json").write_text(json.dumps(content))
-    what = r"archives/archive.json: run 1 is damaged, as .*: archive the run again, or remove it from the file"
+    what = r"archives/archive.json: run 1 is damaged, because .*: archive the run again, or remove it from the file"
     for place in ("archives", "archives/archive.json"):
         code, said, error = say("runs", place)
         assert (code, error) == (0, "")
@@ -191,7 +191,7 @@ def test_a_damaged_run_of_a_pack_leaves_the_others(kind: str, say: Say) -> None:
         assert "1 run " in said
         assert re.search(what, said)
         is_one_line(say("archive", place, "-o", "other.json"), what)
-    # What the damaged one was is not known: it might be one of those that are wanted, and is not trained again.
+    # The damaged run could be one of the wanted runs, so no run is trained again.
     with pytest.raises(ValueError, match=what):
         plan([CONFIG], "runs", results=["archives"])
 

@@ -1,4 +1,4 @@
-"""Ensembles: runs trained together are runs of their own, and survive kills, full memory and separate resumption."""
+"""Ensembles: runs that are trained together stay separate, and survive kills, full memory and separate resumption."""
 
 import json
 import sys
@@ -40,13 +40,13 @@ NAMES = ["loorf", "arms"]
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory, digits: Dataset) -> list[Run]:
-    """The ensemble that nothing happens to."""
+    """An ensemble that is trained without interruption."""
     return together(tmp_path_factory.mktemp("whole"), digits)
 
 
 @pytest.fixture(scope="module")
 def strokes() -> Dataset:
-    """Others of the same form: brighter, more of them, and not the digits."""
+    """Other images of the same size, which are brighter and more numerous than the digits."""
     images = torch.randint(
         17, (170, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(1)
     )
@@ -60,7 +60,7 @@ def together(
     told: list[str] | None = None,
     stop_at: int | None = None,
 ) -> list[Run]:
-    """Train an ensemble, or resume it, saving at every record; `stop_at` ends it there, after the saves."""
+    """Train or resume an ensemble with a save at every record. Stop after the saves at step `stop_at`."""
 
     def stop(_: TrainConfig, record: Record) -> None:
         if record["step"] == stop_at:
@@ -180,7 +180,7 @@ def test_so_does_what_an_estimator_learns(digits: Dataset, strokes: Dataset) -> 
 def test_data_sets_side_by_side(
     names: list[str], tmp_path: Path, digits: Dataset, strokes: Dataset
 ) -> None:
-    """One estimator may be any: only another beside it needs more than samples to be remembered."""
+    """A single estimator may be any estimator. Restrictions only apply to several estimators."""
     datasets = [digits, strokes] * len(names)
     configs = [
         replace(SMALL, estimator=name, dataset=data.name)
@@ -224,7 +224,7 @@ def test_neighbors_with_one_estimator_draw_at_once() -> None:
 
 
 def test_every_replica_sees_its_own_images_evenly() -> None:
-    """Image i of a data set lights pixel i, or pixel 10 + i of the other."""
+    """Image i of the first data set has pixel i on, and image i of the second data set pixel 10 + i."""
     first, second = torch.zeros(4, 16, dtype=torch.uint8), torch.zeros(5, 16, dtype=torch.uint8)
     first[range(4), range(4)] = second[range(5), range(10, 15)] = 1
     one, other = (
@@ -441,7 +441,7 @@ def script(
 
 @pytest.fixture(scope="module")
 def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folders of ensembles that were killed and resumed, and of one that was interrupted: real signals."""
+    """Folders of ensembles that real signals killed or interrupted, and that were resumed."""
     folder = tmp_path_factory.mktemp("aftermath")
     done = completed(script(KILLED, folder), timeout=300)
     assert done.returncode == 0, done.stderr
@@ -450,7 +450,7 @@ def aftermath(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @signals
 def test_killed_at_any_moment_it_ends_the_same(aftermath: Path, whole: list[Run]) -> None:
-    """SIGKILL before each single renaming of a file, then between the saves of two runs: every time the same end."""
+    """SIGKILL before each rename of a file, and between the saves of two runs, never changes the result."""
     ends = [folder for folder in aftermath.iterdir() if folder.name.isdecimal()]
     assert len(ends) > 15, "there are more moments than that"
     assert int((aftermath / "kills").read_text()) >= 40
@@ -510,7 +510,7 @@ def test_runs_at_different_steps_resume_from_where_they_are(
 
 
 def test_runs_begun_separately_meet_at_a_step(tmp_path: Path, digits: Dataset) -> None:
-    """Each alone to the same step, then together: killed and resumed, the same as in one go."""
+    """Train runs separately to the same step, then together. Killing and resuming does not change the result."""
     ends = []
     for folder in (tmp_path / "once", tmp_path / "twice"):
         for name in NAMES:
@@ -529,7 +529,7 @@ def test_an_ensemble_that_does_not_fit_is_halved(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch, whole: list[Run]
 ) -> None:
     class Tight(Engine):
-        """Out of memory from step 25 on with more than two runs, and with two from the start."""
+        """Simulate a lack of memory: with more than two runs from step 25 on, and with two runs from the start."""
 
         def advance_block(self) -> None:
             runs = self.trainer.config.replicas // SMALL.replicas

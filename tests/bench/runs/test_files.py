@@ -1,4 +1,4 @@
-"""Files are written whole and through no link, and read without waiting; links lead to folders and no further."""
+"""Files are written as a whole, never through links, and read without waiting. Only links to folders are followed."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def run(tmp_path: Path, all_digits: Dataset) -> Run:
 
 @contextmanager
 def at_most(seconds: int) -> Iterator[None]:
-    """Fail where something would be waited for."""
+    """Fail if the code would wait for something."""
 
     def fail(*_: object) -> None:
         raise AssertionError("it waits")
@@ -115,7 +115,7 @@ def test_a_link_in_place_of_a_file_to_write_is_refused(
 
 
 def plant(folder: Path, name: str) -> Path:
-    """Make a link to a precious file, as somebody else who may write into the folder could."""
+    """Make a link to a precious file, as another user with write access to the folder could."""
     precious = folder / "precious"
     precious.write_text("precious")
     (folder / name).parent.mkdir(exist_ok=True)
@@ -124,7 +124,7 @@ def plant(folder: Path, name: str) -> Path:
 
 
 def test_folders_may_be_links(tmp_path: Path, say: Say) -> None:
-    """To another disk, say: that of all runs, of one run, and of the files of a page."""
+    """Folders may be links, for example to another disk: the folder of all runs, of one run, and of a page's files."""
     for name in ("runs", "page_files"):
         (tmp_path / "disk" / name).mkdir(parents=True)
         (tmp_path / name).symlink_to(tmp_path / "disk" / name)
@@ -198,7 +198,7 @@ def test_a_pipe_is_not_waited_for(name: str, run: Run, say: Say) -> None:
         assert say("report", "runs", "--no-files")[0] == 0
         code, _, error = say("train", *FLAGS, "--steps", "40", "--name", "run")
     assert (code, error.count("\n")) == (2, 1)
-    # Of the result nothing is needed where a run is given more steps, except that it can be replaced.
+    # A run that gets more steps only needs to replace its result.
     what = "" if name == "result.json" else "cannot be read: this "
     assert f"runs/run/{name} {what}must be a regular file" in error
     assert "got a pipe" in error
@@ -247,7 +247,7 @@ def test_reading_makes_no_temporary_folders(
 
 @contextmanager
 def as_other_user(folder: Path) -> Iterator[None]:
-    """Give up root's right to read everything; the folder, which tests are in, stays accessible."""
+    """Give up root's right to read everything, and keep the folder of the tests accessible."""
     if os.geteuid() != 0:
         yield
         return
@@ -351,7 +351,7 @@ def test_what_is_no_regular_file_is_not_replaced(
 
 
 def test_a_device_is_not_replaced(tmp_path: Path, run: Run, say: Say) -> None:
-    """The file system of the test may hold no devices: then the system's own must do."""
+    """Return a device, from the system's own if the file system of the test supports none."""
     device = tmp_path / "device.png"
     try:
         os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
@@ -373,5 +373,5 @@ def test_the_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path
     (tmp_path / "closed").mkdir(mode=0o555)
     with as_other_user(tmp_path):
         code, _, error = say("archive", "runs", "-o", "closed/archive.json")
-    message = "Permission denied: choose another path, or remove the obstacle"
+    message = "Permission denied: choose another path, or correct this problem"
     assert (code, error) == (2, f"arms: cannot use closed/archive.json: {message}\n")

@@ -1,4 +1,4 @@
-"""How often a run's directory is read, how many files a training goes through, and its lock."""
+"""The number of reads of a run directory, the number of files that training uses, and the lock."""
 
 import errno
 import sys

@@ -1,4 +1,4 @@
-"""Run directories under real trouble: SIGKILL, SIGINT, full disks, damaged files."""
+"""Run directories after SIGKILL, SIGINT, full disks, and damage to files."""
 
 import json
 import re
@@ -67,7 +67,7 @@ def wait_for_reports(path: Path, count: int) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The run that nothing happens to."""
+    """A run that is trained without interruption."""
     torch.set_num_threads(1)
     return train(CONFIG, tmp_path_factory.mktemp("whole") / "run", device="cpu")
 
@@ -396,7 +396,7 @@ def test_a_run_on_the_bound_has_one_decoder_rule() -> None:
 def test_a_run_of_another_schema_is_read_by_nothing(
     schema: object, tmp_path: Path, whole: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its fields mean another experiment, although all of them are known."""
+    """All fields are known, but have a different meaning."""
     write_archive(tmp_path / "archive.json", [whole])
     shutil.copytree(whole.path, tmp_path / "run")
     for file in (tmp_path / "run" / "config.json", tmp_path / "archive.json"):
@@ -481,7 +481,7 @@ def test_blocks_end_on_the_records_of_a_resumed_run() -> None:
 
 
 def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path) -> None:
-    """Same shapes, other run: nothing but the digest shows it."""
+    """A checkpoint of another run with the same shapes is only recognized by its digest."""
     stopped_halfway(tmp_path / "ours")
     other = replace(CONFIG, estimator="loorf", seed=5, learning_rate=1e-2)
     train(other, tmp_path / "theirs", device="cpu")

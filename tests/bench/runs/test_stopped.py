@@ -1,4 +1,4 @@
-"""A number that is not finite: its replica stops and is left out of every mean, and nobody else notices."""
+"""If a number is not finite, its replica stops and is left out of every mean. Other replicas are not affected."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def fresh(digits: Dataset) -> DiscreteVAE:
 
 
 def poisoned(digits: Dataset, weight: float = math.nan) -> DiscreteVAE:
-    """A model whose replica 1 has one weight that is no number, or another."""
+    """A model with one weight of replica 1 set to NaN, or to another value."""
     model = fresh(digits)
     with torch.no_grad():
         model.decoder[0].weight[1, 0, 0] = weight  # type: ignore[index]
@@ -57,7 +57,7 @@ def poisoned(digits: Dataset, weight: float = math.nan) -> DiscreteVAE:
 
 
 def strictly(path: Path) -> list[dict[str, object]]:
-    """JSON as the standard has it, a document or a line each."""
+    """Parse standard JSON, as one document or as lines."""
 
     def refuse(name: str) -> NoReturn:
         raise AssertionError(f"{name} in {path}")
@@ -129,7 +129,7 @@ def test_the_others_go_on_to_the_same_numbers(clean: Run, lost_one: tuple[Run, l
 
 
 def damage(run: Run, replicas: list[int]) -> None:
-    """Write an infinity into the newest checkpoint, which stays intact by its checksum."""
+    """Write an infinity into the newest checkpoint, and keep its checksum valid."""
     state = run.checkpoint()
     assert state is not None
     state["model.prior"][replicas] = math.inf
@@ -176,7 +176,7 @@ def test_stopped_is_stopped_also_after_going_on(
 
 
 def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None:
-    """Really diverged: a learning rate that no float can follow."""
+    """Real divergence, with a learning rate that overflows floats."""
     told: list[str] = []
     config = replace(CONFIG, learning_rate=1e38)
     for _ in range(2):
@@ -196,7 +196,7 @@ def test_when_none_is_left_the_run_ends(tmp_path: Path, digits: Dataset) -> None
 def test_a_parameter_is_enough(
     tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spoilt by the very last update, nothing but the parameters shows it."""
+    """If the last update causes NaN, only the parameters show it."""
     advance = Engine.advance_block
 
     def spoil(engine: Engine) -> None:
@@ -333,7 +333,7 @@ def test_verbs_say_how_many_are_left(
     verbs.variance(source, repeats=5, estimators=("loorf",), device="cpu")
     verbs.sample(source, count=2)
     said = capsys.readouterr().out
-    assert said.count("2 of 3 replicas are left: stopped replica 1 at step 10") == 3
+    assert said.count("2 of 3 replicas survive: stopped replica 1 at step 10") == 3
     assert "nan" not in said
     assert "(2 of 3 replicas)" in output.describe_result(run.result() or {})
     assert figures(run.metrics()[-1]).endswith("(2 of 3 replicas)")

@@ -1,4 +1,4 @@
-"""What a user hands to `train` and its like: brought to one form, or refused before anything is written."""
+"""Arguments of `train` and similar functions are converted to one form, or rejected before anything is written."""
 
 import math
 import signal
@@ -193,7 +193,7 @@ def test_data_sets_of_an_ensemble_are_one_for_each_run(tmp_path: Path, digits: D
 
 
 def own_model(digits: Dataset, hidden: int = 15) -> DiscreteVAE:
-    """A model without replicas, whose mask of minus infinities is no number that went wrong."""
+    """A model without replicas, whose mask contains valid minus infinities."""
     encoder = nn.Sequential(nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
     model = DiscreteVAE(encoder, nn.Linear(10, 64), latents=10, pixel_mean=digits.pixel_mean())
     model.register_buffer("mask", torch.full((3, 3), -math.inf).triu(1))
@@ -340,7 +340,7 @@ def test_a_cpu_says_that_it_has_one_precision(tmp_path: Path, digits: Dataset) -
     for precision in ("highest", "medium"):
         config = replace(CONFIG, precision=precision)
         train(config, tmp_path / precision, device="cpu", dataset=digits, notify=told.append)
-    assert told == ["precision 'medium' has an effect on a GPU only: a CPU computes in float32"]
+    assert told == ["precision 'medium' has no effect on a CPU, which computes in float32"]
 
 
 def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) -> None:
@@ -363,7 +363,7 @@ def test_a_run_has_the_name_of_the_data_it_saw(tmp_path: Path, digits: Dataset) 
 def test_interrupted_at_any_step_it_ends_the_same(
     moment: int, tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between reports, at one, and at the last step."""
+    """Stop between reports, at a report, and at the last step."""
     whole = train(CONFIG, tmp_path / "whole", device="cpu", dataset=digits)
     advance = Engine.advance_block
 
@@ -463,7 +463,7 @@ def test_a_model_for_other_images_is_refused(tmp_path: Path, digits: Dataset) ->
     model = linear_model(digits, pixels=12)
     with pytest.raises(
         ValueError,
-        match="the model is for images of 12 pixels, but those of digits have 64: pass a model",
+        match="the model is for images of 12 pixels, but digits has 64 pixels: pass a model",
     ):
         train(
             replace(CONFIG, replicas=1), tmp_path / "run", device="cpu", dataset=digits, model=model
@@ -507,7 +507,7 @@ def test_numbers_of_numpy_are_numbers(tmp_path: Path, digits: Dataset) -> None:
 
 
 def counting_compiled() -> tuple[Any, list[int]]:
-    """A user's compiled function, and how often it was compiled."""
+    """A user's compiled function, with the number of compilations."""
     compiled: list[int] = []
 
     def backend(module: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Any:
@@ -521,12 +521,10 @@ def counting_compiled() -> tuple[Any, list[int]]:
 def test_training_leaves_the_users_compiled_functions_alone(
     fits: bool, tmp_path: Path, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where memory is given back: after each training on a GPU, and where an ensemble did not fit."""
+    """Also when memory is released: after each training on a GPU, and after an ensemble did not fit."""
     function, compiled = counting_compiled()
     function(torch.ones(3))
-    monkeypatch.setattr(
-        "torch.cuda.is_available", lambda: True
-    )  # as far as giving memory back is concerned
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)  # only for releasing memory
     advance = Engine.advance_block
 
     def tight(engine: Engine) -> None:

@@ -1,4 +1,4 @@
-"""Experiments: every configuration is valid and named once, drawings are drawn, and the verbs list and run them."""
+"""Experiments: configurations are valid and unique, figures are drawn, and subcommands list and run experiments."""
 
 from pathlib import Path
 
@@ -48,7 +48,7 @@ def test_no_default_comparison_contains_a_biased_estimator() -> None:
     ],
 )
 def test_paper_tables_are_covered(name: str, split: str, count: int) -> None:
-    """Every printed number has a run that may stand beside it; arms and arms-ms are ours alone."""
+    """Every number of the paper has a comparable run. Only arms and arms-ms are not in the paper."""
     found = [printed(setting_of(config), config.label, split) for config in configs(name, "paper")]
     numbers = [number for number in found if number is not None]
     assert len(numbers) == count

@@ -1,4 +1,4 @@
-"""The command that finishes the paper's tables: it knows what is missing, stops in time, resumes, writes the page."""
+"""The command that trains the paper's tables: it finds missing runs, stops in time, resumes, and writes the page."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def invented(configs: Sequence[TrainConfig]) -> list[ArchivedRun]:
 
 
 def compared(text: str) -> int:
-    """Return how many numbers a page says to compare."""
+    """Return the number of compared numbers according to a page."""
     (found,) = re.findall(r"\| all \| 384 \| \*\*(\d+)\*\* \|", text)
     return int(found)
 
@@ -89,7 +89,7 @@ def test_a_number_is_missing_until_its_run_is_finished(tmp_path: Path) -> None:
     (tmp_path / "kept").mkdir()
     write_archive(tmp_path / "kept" / "digits.json", invented([one]))
     rest = missing_numbers(wanted, tmp_path / "output", [tmp_path / "kept"])
-    # At this scale all data sets are digits: one run stands for three, on train and on test.
+    # At this scale, all data sets are digits, so one run serves three data sets, on train and on test.
     assert len(rest) == 384 - 6
     assert one not in [number.config for number in rest]
 
@@ -109,7 +109,7 @@ def test_a_wrong_folder_of_results_is_an_error_and_trains_nothing(say: Say) -> N
 
 
 def test_the_page_fills_itself_in(say: Say) -> None:
-    """The command archives what has ended, here all that is missing, and writes the page."""
+    """The command archives runs that have ended, here all missing runs, and writes the page."""
     missing = missing_numbers(wanted_numbers(), Path("nowhere"), [RESULTS])
     relax = [one.config for one in missing if one.config.estimator == "relax"][:1]
     words = ("sweep", "paper", "--results", "mine", "--minutes", "0", "--device", "cpu")
@@ -189,7 +189,7 @@ def test_killed_and_resumed(say: Say, tmp_path: Path) -> None:
 
 
 class Clock:
-    """A clock that goes on only where a test says so."""
+    """A clock that only the test advances."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -200,7 +200,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A clock in place of the limit's, where a step takes 1 s, a save 3, and the bounds 10."""
+    """Replace the clock of the limit: a step takes 1 s, a save 3 s, and the bounds 10 s."""
     made = Clock()
     for module in ("limit", "ensemble"):
         monkeypatch.setattr(f"arms.bench.runs.{module}.time", made)
@@ -254,9 +254,9 @@ def test_a_sweep_stops_in_time_and_resumes(tmp_path: Path, clock: Clock) -> None
     assert [run.is_finished() for run in found] == [True, False]
     assert 0 < found[1].step() < 200
     assert found[1].step() % 20  # between two records: it used what time was left
-    assert "the time is up, saved at step" in told[-2]
+    assert "the time limit was reached, saved at step" in told[-2]
     assert told[-1].startswith("1/3 done, 0 running, 0 failed")
-    assert told[-1].endswith("the time is up: repeat the call to train the rest")
+    assert told[-1].endswith("the time limit was reached: repeat the call to train the rest")
 
     clock.now += 1000
     began = clock.now

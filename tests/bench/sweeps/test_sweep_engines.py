@@ -1,4 +1,4 @@
-"""Sweeps in parallel: any engine comes to the numbers of any other, bit for bit, whatever is killed on the way."""
+"""Parallel sweeps: all engines give the same numbers, bit for bit, even if processes are killed."""
 
 import io
 import json
@@ -50,7 +50,7 @@ def written(tmp_path: Path, text: str) -> Path:
 
 
 def table(folder: Path) -> dict[str, tuple[object, object]]:
-    """Everything that a run comes to: its records and its final bounds."""
+    """Return the results of a run: its records and its final bounds."""
     return {run.path.name: (run.metrics(), run.result()) for run in find_runs(folder)}
 
 
@@ -148,7 +148,7 @@ def test_odd_words_are_one_line(
     assert complaint in capsys.readouterr().err
 
 
-# ---- the driver, with an engine that does what it is told
+# ---- the driver, with a scripted engine
 
 
 class Told(SweepEngine):
@@ -246,14 +246,14 @@ def _typed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def uninterrupted(folder: Path, steps: int) -> dict[str, tuple[object, object]]:
-    """The table of the local sweep that nothing happens to."""
+    """The table of a local sweep without interruption."""
     runs = sweep(four_runs(steps), folder, engine="processes", checkpoint_seconds=0, progress=False)
     assert [run.config() for run in runs] == four_runs(steps)
     return table(folder)
 
 
 class Murderous(Processes):
-    """An engine that kills its second process once it has saved."""
+    """An engine that kills its second process after a save."""
 
     victims: int = 0
 
@@ -276,7 +276,7 @@ def test_killed_processes_lose_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     steps = LONG.steps // 5
     options: dict[str, Any] = {"checkpoint_seconds": 0, "notify": told.append}
     sweep(four_runs(steps), tmp_path / "killed", engine=Murderous(), **options)
-    assert any("its process ended with code -9" in line for line in told)
+    assert any("the worker process ended with code -9" in line for line in told)
     assert table(tmp_path / "killed") == uninterrupted(tmp_path / "whole", steps)
     command = {run.provenance()["command"] for run in find_runs(tmp_path / "killed")}
     assert command == {"arms sweep typed"}, "the user's, not the worker's"
@@ -339,7 +339,7 @@ def test_what_cannot_be_trained_ends_no_sweep(
         workers.append(len(engine._workers))
 
     with pytest.raises(
-        SweepError, match=rf"2 of 3 runs failed, the last of them: {run_name(blocked)}"
+        SweepError, match=rf"2 of 3 runs failed, the last one with: {run_name(blocked)}"
     ):
         sweep(wanted, tmp_path, engine=engine, notify=note, progress=False)
     assert Run(tmp_path / run_name(good)).result() is not None
@@ -537,7 +537,7 @@ def two_nodes(**of_the_second: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def trained_by(folder: Path) -> dict[int, Path]:
-    """The run that each process has locked and saved, and of which half of the steps or more are still to come."""
+    """Return the run that each process has locked and saved, if at least half of its steps remain."""
     runs = {lock.stat().st_ino: lock.parent for lock in folder.glob("*/.lock")}
     found = {}
     for line in Path("/proc/locks").read_text().splitlines():
@@ -554,7 +554,7 @@ def kill_a_worker(folder: Path) -> None:
 
 
 def at_work(*nodes: Any) -> set[int]:
-    """The processes of nodes that carry out work, whether they have come to train or not."""
+    """Return the worker processes of nodes, including those that do not train yet."""
     raylets = {raylet.process.pid for node in nodes for raylet in node.all_processes["raylet"]}
     found = set()
     for process in filter(str.isdecimal, os.listdir("/proc")):
@@ -623,7 +623,7 @@ def test_a_killed_driver_is_begun_again_and_two_drivers_share_the_work(tmp_path:
             first.communicate(timeout=60)
         wait_until(
             lambda: not at_work(cluster.head_node, node)
-        )  # only now is it certain that nothing more is begun
+        )  # from now on, no further run starts
         unfinished = [run.path for run in find_runs(there) if run.result() is None]
         sessions = {path: len(list(path.glob("events.*"))) for path in unfinished}
         assert sessions
@@ -660,7 +660,9 @@ def test_ensembles_share_a_gpu_of_the_cluster(tmp_path: Path) -> None:
             shares = split_jobs(planned, engine.slots())
             assert sorted(len(job.tasks) for job in shares) == [1, 1, 2]
             free: list[float] = []
-            engine._device = "cpu"  # the GPUs of this cluster are numbers: what is asked is tested
+            engine._device = (
+                "cpu"  # this cluster only declares GPUs, so only the requests are tested
+            )
             tally = Tally(planned)
 
             def look(tally: Tally) -> None:

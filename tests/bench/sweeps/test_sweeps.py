@@ -1,4 +1,4 @@
-"""Sweeps: jobs know what is done wherever it lies, and train exactly the rest."""
+"""Sweeps: jobs find finished runs in all given places, and train only the others."""
 
 import json
 import shutil
@@ -190,7 +190,7 @@ def test_smoke_runs_end_to_end_and_not_twice(
 
     monkeypatch.setattr("arms.bench.runs.ensemble.Trainer", fail)
     assert run_experiment("figure3", "smoke", output, engine=engine) == [page]
-    # Elsewhere, under other names: the page is made of them all the same.
+    # The page also includes runs in other folders with other names.
     for index, config in enumerate(wanted):
         (output / run_name(config)).rename(tmp_path / f"kept-{index}")
     shutil.rmtree(output)

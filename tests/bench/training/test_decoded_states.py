@@ -52,7 +52,7 @@ def test_states_decoded_once_are_the_plain_enumeration(
 def test_a_divergence_in_closed_form_is_the_same_objective(
     sizes: dict[str, int], estimator: str, digits: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With either form, the mean gradient of encoder, decoder and prior is the same."""
+    """Both forms give the same mean gradient of encoder, decoder and prior."""
     repeats = 1 if estimator == "exact" else 4000  # side by side in one batch
     fields: dict[str, Any] = {**sizes, "estimator": estimator, "batch_size": 5 * repeats}
     means = []

@@ -127,7 +127,7 @@ def test_compiled_layers_are_the_plain_ones(
 
 
 def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU runs, on a CPU: traced without a break, the fused likelihood in it, on the same noise, to rounding."""
+    """The GPU's code on a CPU: traced without graph breaks, with the fused likelihood, and equal up to rounding."""
     kernels = pytest.importorskip("arms.bench.models.kernels", exc_type=ImportError)
 
     def by_kernel(
@@ -158,8 +158,8 @@ def assert_compiled_is_plain(make: Callable[[], Trainer], monkeypatch: pytest.Mo
     torch.manual_seed(3)
     for theirs in expected:
         assert_same_step(after_a_step(compiled, update), theirs, compiled.config.learning_rate)
-        # Adam's first step has the sign of each gradient, also of one that is nothing but rounding. The second starts
-        # from the same parameters, so that it is compared to rounding and not to what such a sign makes of it.
+        # Adam's first step has the sign of each gradient, even if the gradient is only rounding error. The second step
+        # starts from equal parameters, so that it is compared up to rounding.
         compiled.load_state(theirs.state)
     logging.disable(logging.NOTSET)
     torch.compiler.reset()
@@ -185,7 +185,7 @@ def after_a_step(trainer: Trainer, update: Callable[[], None]) -> Step:
 
 
 def assert_same_step(ours: Step, theirs: Step, rate: float) -> None:
-    """ELBO and gradients to rounding, and so the weights, wherever the gradient is more than rounding."""
+    """ELBO and gradients agree up to rounding, and so do weights whose gradient is larger than rounding errors."""
     for name in (f"{SUM}train_elbo", f"{MODEL}prior"):
         torch.testing.assert_close(ours.state[name], theirs.state[name], rtol=1e-5, atol=1e-5)
     for own, other in zip(ours.gradients, theirs.gradients, strict=True):
@@ -201,7 +201,7 @@ def assert_same_step(ours: Step, theirs: Step, rate: float) -> None:
     "ignore:.*should not be instantiated:DeprecationWarning"
 )  # the compiler does so
 def test_a_compiled_step_goes_with_its_trainer() -> None:
-    """PyTorch keeps few compilations of one function: with code of its own, no trainer counts against the next."""
+    """PyTorch limits the compilations of one function. Each trainer has separate code, so the limit is not reached."""
     compiled: list[int] = []
     trainers: list[weakref.ref[Trainer]] = []
 

@@ -1,4 +1,4 @@
-"""A trainer's random numbers are its own: nobody else's in the process change.
+"""A trainer does not change other random numbers in the process.
 
 On a GPU they live in the device's default generator while a step runs; the CPU's default one stands in for it here.
 """
@@ -68,7 +68,7 @@ def test_a_generator_of_its_own_needs_no_loan() -> None:
 
 @pytest.mark.parametrize("by", ["engine", "step"])
 def test_steps_leave_the_users_numbers_alone(by: str, digits: Dataset) -> None:
-    """Two trainers in turns, with the user drawing in between: every one as if it were alone."""
+    """Two trainers in turns, with draws by the user in between, give the same numbers as each alone."""
     alone = Trainer(SMALL, digits)
     for _ in range(4):
         alone.step()

@@ -1,4 +1,4 @@
-"""Adam, in its two forms, against PyTorch's; and what the trainer asks of any optimizer."""
+"""Both forms of Adam against PyTorch's Adam, and the trainer's requirements of an optimizer."""
 
 from collections.abc import Sequence
 
@@ -55,7 +55,7 @@ def test_adam_is_pytorchs(form: str) -> None:
 
 
 def test_a_rate_in_a_tensor_is_the_number_it_holds() -> None:
-    """In double precision, bit for bit: what was trained with a number before the rate was a tensor comes out again."""
+    """In float64, a learning rate as a tensor gives the same bits as a learning rate as a number."""
     start, *grads = random_lists(6)
     ours, theirs = [tensor.clone() for tensor in start], [tensor.clone() for tensor in start]
     stepped(Adam(ours), grads, RATE)
@@ -123,7 +123,7 @@ def test_plain_descent() -> None:
 
 
 class Momentum(Optimizer):
-    """What one who adds an optimizer writes."""
+    """An optimizer as a contributor would add it."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)

@@ -1,4 +1,4 @@
-"""Schedules: against a plain formula, along replayed and compiled steps, and with a rate per run in an ensemble."""
+"""Schedules: against a formula, in replayed and compiled steps, and with one rate per run in an ensemble."""
 
 import math
 from collections.abc import Callable
@@ -50,7 +50,7 @@ def digits() -> Dataset:
 
 @pytest.fixture(scope="module")
 def one_image() -> Dataset:
-    """One image of certain pixels: whatever the noise, every batch is the same."""
+    """One image with deterministic pixels, so that every batch is the same."""
     image = (torch.arange(64) % 3 == 0).to(torch.uint8).expand(1, -1)
     return Dataset("one image", image, image, image, 8, 8, 1)
 
@@ -97,7 +97,7 @@ def test_a_cosine_ends_near_zero_and_a_rate_that_never_changes_is_no_work() -> N
         ({"warmup_steps": 30}, r"warmup_steps must be below 30 steps, got 30"),
         (
             {"schedule": "step"},
-            "schedule 'step' needs decay_every, got 0: try a third of steps, 10",
+            "schedule 'step' needs decay_every, got 0: try a third of all steps, 10",
         ),
         ({"decay_every": 10}, "decay_every needs schedule 'step', got 10 with schedule 'constant'"),
         (
@@ -116,7 +116,7 @@ def test_refusals(change: dict[str, object], message: str) -> None:
 
 
 def test_the_trainer_moves_by_the_rate_of_its_step(one_image: Dataset) -> None:
-    """A first step of Adam moves by the rate; the prior by its rate times the gradient."""
+    """The first step of Adam moves weights by the rate, and the prior by its rate times the gradient."""
     config = replace(CONFIGS[3], estimator="exact")
     trainer = Trainer(config, one_image)
     bias = trainer.model.decoder[-1].bias  # type: ignore[index]
@@ -130,7 +130,7 @@ def test_the_trainer_moves_by_the_rate_of_its_step(one_image: Dataset) -> None:
 
 
 def test_runs_of_an_ensemble_have_their_own_rates(one_image: Dataset) -> None:
-    """The same as each alone, where noise has no say: the exact gradient, of one image.
+    """Without noise (the exact gradient of one image), training together equals training alone.
 
     Adam turns rounding errors of tiny derivatives into a visible part of a step, so the tolerance
     is a hundredth of one.
@@ -236,7 +236,7 @@ def test_compiled_steps_move_along_the_schedule(
 def test_replayed_steps_move_along_the_schedule(
     runs: int, drive: Execution, digits: Dataset
 ) -> None:
-    """A rate that is cut to almost nothing after two steps: nothing moves from then on, whatever the noise."""
+    """With a learning rate that drops to almost zero after two steps, weights do not change afterwards."""
     cut = replace(BASE, schedule="step", decay_every=2, decay_factor=1e-6, replicas=2)
     device = "cpu" if drive == "eager" else "cuda"
     trainer = ensemble_trainer([cut, replace(BASE, replicas=2)][:runs], [digits] * runs, device)

@@ -76,7 +76,7 @@ def test_runs_that_used_other_noise_continue_on_fresh(state: dict[str, Tensor]) 
 
 
 def test_a_run_alone_is_never_cut(digits: Dataset) -> None:
-    """A user's own model need not have a replica axis, and its buffers may be numbers."""
+    """A user's model may lack a replica axis, and its buffers may be scalars."""
     encoder = nn.Sequential(nn.Linear(64, 10))
     encoder.register_buffer("calls", torch.tensor(3))
     model = DiscreteVAE(encoder, nn.Linear(10, 64), 10, digits.pixel_mean())

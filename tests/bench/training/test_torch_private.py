@@ -1,4 +1,4 @@
-"""What stands in for PyTorch's private names gives the same numbers."""
+"""Replacements for PyTorch's private functions give the same numbers."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""Training works: every estimator learns, numbers repeat, and an independent implementation agrees."""
+"""Training works: every estimator learns, results are reproducible, and an independent implementation agrees."""
 
 import math
 import sys
@@ -31,7 +31,7 @@ TRAINABLE = [name for name in (*ALL_ESTIMATORS, *PAPER_FORMS) if name != "exact"
 NOISY = {"reinforce", "reinforce-ms"}  # without a baseline: they learn, slowly
 
 
-# ELBO and gradient variance of the first replica; a change here is a change of everybody's numbers.
+# ELBO and gradient variance of the first replica. A change of these numbers changes all users' results.
 GOLDEN = {
     "loorf": (-30.42608, 1.7306e-03),
     "disarm": (-30.45395, 2.3258e-03),

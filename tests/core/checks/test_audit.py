@@ -1,4 +1,4 @@
-"""Audits of functions from elsewhere: right ones pass, wrong ones do not, at the declared rate."""
+"""Audits of other functions: correct functions pass and wrong functions fail, at the declared rate."""
 
 import math
 import random
@@ -35,7 +35,7 @@ def by_autograd(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor
 
 
 def shared_noise(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """REINFORCE whose rows all share the uniform numbers of the first."""
+    """REINFORCE whose rows share the uniform numbers of the first row."""
     p = torch.sigmoid(logits.detach())
     b = (torch.rand(p.shape[-1]) < p).float()
     return objective(b).unsqueeze(-1) * (b - p)
@@ -96,7 +96,7 @@ def test_the_variance_is_relative_to_loorf() -> None:
 
 
 def short(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """The baseline is the mean of all samples, and nothing makes up for it."""
+    """The baseline is the mean of all samples, without a correction."""
     return leave_one_out(objective, logits) * 3 / 4
 
 
@@ -109,7 +109,7 @@ def own_reward_in_baseline(objective: Callable[[Tensor], Tensor], logits: Tensor
 
 
 def without_log_prob_of_absent(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """The score counts the bits that are 1 only."""
+    """The score includes only bits that are 1."""
     p = torch.sigmoid(logits.detach())
     b = torch.bernoulli(p)
     return objective(b).unsqueeze(-1) * b * (1 - p)
@@ -210,7 +210,7 @@ def no_gradient(_: object, logits: Tensor) -> Tensor:
 
 
 def rare_alarm(objective: Callable[[Tensor], Tensor], logits: Tensor) -> Tensor:
-    """Zero but for one call: a standard error from one call says nothing."""
+    """All calls except one return zero, and the standard error from one call is meaningless."""
     rare_alarm.calls += 1  # type: ignore[attr-defined]
     here = 1e-3 if rare_alarm.calls % 500 == 1 else 0.0  # type: ignore[attr-defined]
     return here * leave_one_out(objective, logits)
@@ -224,8 +224,8 @@ def test_what_hardly_varies_is_not_called_biased_with_certainty(
     found = audit(function, "gradient", 20_000)
     assert found.biased  # so that a test of your own fails
     assert not found.varied
-    assert found.verdict == "wrong mean, but it hardly varied"
-    assert "does it seed itself, or is it almost always zero?" in str(found)
+    assert found.verdict == "wrong mean, but the estimates hardly varied"
+    assert "does the function set a seed, or is its result almost always zero?" in str(found)
 
 
 def test_a_bias_of_one_logit_is_certain_although_another_never_varies() -> None:
@@ -235,7 +235,7 @@ def test_a_bias_of_one_logit_is_certain_although_another_never_varies() -> None:
     found = audit(half_zero, "gradient", 20_000)
     assert found.varied
     assert found.verdict == "biased"
-    assert "seed itself" not in str(found)
+    assert "set a seed" not in str(found)
 
 
 def test_an_exact_gradient_never_varies_and_is_right() -> None:

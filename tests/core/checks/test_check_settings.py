@@ -1,4 +1,4 @@
-"""Checks say what is wrong with their settings, instead of blaming the estimator."""
+"""Checks reject wrong settings instead of reporting an error of the estimator."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""The checks that users run on their own estimators: what they catch, and their false alarms."""
+"""The checks that users run on their own estimators: detected errors and false alarms."""
 
 import math
 from collections.abc import Iterator
@@ -22,20 +22,20 @@ from arms.estimators import regression
 # With eight samples, bits with logit ±7 change often enough for draws to show an error there.
 AT = {"OnePercentOfEight": 8, "WrongForManySamples": 12, "WrongInTheTail": 8}
 SEEN_BY_ENUMERATION_ALONE = {"SmallConstant"}
-"""Wrong only at |logit| about 14, in events far rarer than the draws."""
+"""Wrong only at |logit| of about 14, in events too rare for draws."""
 DRAWS = {"ThreePercent": 20_000, "WrongBeyondThree": 20_000}
-"""How many draws see it, where 10,000 do not."""
+"""The number of draws that detect the error, if 10,000 do not."""
 SEEN_IN_SINGLE_ROWS = {"BatchBaseline", "WrongWithoutBatch"}
 
 
 def problems_in_batches(*arguments: Any) -> Iterator[Problem]:
-    """The problems of the check that need no call for every estimate, which takes long."""
+    """The problems of the check without those that need one call per estimate, which are slow."""
     return (one for one in special_problems(*arguments) if not one.separate)
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_estimators_are_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a number of samples that is tried by default; fewer of them save time."""
+    """Use a default number of samples. A single one saves time."""
     assert AT.get(name, 2) in COUNTS
     if name not in SEEN_IN_SINGLE_ROWS:
         monkeypatch.setattr(bias, "special_problems", problems_in_batches)
@@ -55,7 +55,7 @@ def test_broken_estimators_are_caught(name: str, monkeypatch: pytest.MonkeyPatch
 def test_a_sum_that_subtracts_is_caught_in_float32(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rounding error of a row's own numbers must not choose its coefficient."""
+    """Rounding errors of a row's own numbers must not affect its coefficient."""
     estimator = arms.as_estimator(name, 8)
     generator = torch.Generator().manual_seed(0)
     problems = [
@@ -119,7 +119,7 @@ def test_the_report_says_what_is_not_checked() -> None:
     assert lines[-1].startswith("not checked: other numbers of samples; finite logits beyond ±10")
     assert "parameters other than the initial ones" in lines[-1]
     biased = findings(arms.BIASED_ESTIMATORS["st"], draws=2000, num_samples=[2])
-    assert any("marked biased" in note for note in biased.not_checked)
+    assert any("labeled biased" in note for note in biased.not_checked)
 
 
 @pytest.mark.parametrize("name", ["loorf", "vimco"])

@@ -1,4 +1,4 @@
-"""Claims about variance, against closed forms; and the table that compares estimators."""
+"""Variances against closed forms, and the table that compares estimators."""
 
 import inspect
 import math
@@ -69,7 +69,7 @@ def test_measured_variance_agrees_with_closed_form(n: int) -> None:
 
 
 def test_closed_forms_tell_estimators_apart() -> None:
-    """The tolerance above is not so wide that any curve would pass for any other."""
+    """The tolerance above distinguishes different curves."""
     curves = toy.variance_curves(
         10, ["loorf", "arms-dirichlet", "arms"], 9, 20_000, torch.Generator().manual_seed(0)
     )
@@ -454,13 +454,14 @@ def test_everybody_is_in_the_table_or_left_out_with_a_reason() -> None:
     assert (
         table.left_out["rebar"]
         == table.left_out["relax"]
-        == "parameters of their own: compare trained objects"
+        == "they have parameters: train estimator objects and pass these"
     )
     assert table.left_out["exact"] == "enumeration of all states"
     assert table.left_out["vimco"] == table.left_out["arms-ms"] == "another target"
     lines = str(table).splitlines()
     assert (
-        "left out: rebar, relax, rodeo (parameters of their own: compare trained objects)" in lines
+        "left out: rebar, relax, rodeo (they have parameters: train estimator objects and pass these)"
+        in lines
     )
     assert "left out: exact (enumeration of all states)" in lines
     assert lines[-1].endswith("(another target)")
@@ -516,7 +517,7 @@ def test_indices_leave_out_what_needs_derivatives() -> None:
     latent = arms.Indices(torch.zeros(2, 3))
     table = arms.variance(lambda z: (z[..., 0] == 1).float(), latent, repeats=2)
     assert {"loorf", "arms", "unordered-set"} <= {row.estimator for row in table.rows}
-    assert table.left_out["midpoint"] == "no df/db of Indices latents"
+    assert table.left_out["midpoint"] == "Indices latents have no df/db"
 
 
 def test_sets_of_all_states_and_more_are_left_out() -> None:
@@ -573,7 +574,7 @@ def test_estimators_with_derivatives_are_compared_if_the_objective_has_them(
     rows = {row.estimator for row in table.rows}
     assert "loorf" in rows
     assert ("through" in rows, "half-way" in rows) == (through, half_way)
-    why = "no df/db of this objective at their points"
+    why = "the objective has no df/db at their points"
     left_out = {name for name, reason in table.left_out.items() if reason == why}
     assert left_out & {"through", "half-way"} == {"through", "half-way"} - rows
     assert ("cross-paired" in rows) == through

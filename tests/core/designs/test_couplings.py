@@ -1,4 +1,4 @@
-"""Tier 4: couplings at every logit, against references of many digits and as properties."""
+"""Tier 4: couplings at every logit, against high-precision references and by property tests."""
 
 from typing import ClassVar
 
@@ -157,7 +157,7 @@ def test_systematic_puts_out_one_of_two_counts(n: int) -> None:
 
 @pytest.mark.parametrize("n", [2, 3, 4, 5])
 def test_cyclic_bits_come_up_as_often_as_they_say(n: int) -> None:
-    """All limits together are exceeded once in a million runs."""
+    """By chance, any of the limits is exceeded once in a million runs."""
     logits, draws = torch.tensor([-4.0, -0.7, 0.0, 0.3, 2.0, torch.inf]), 40_000
     samples = Cyclic().sample_bits(logits.expand(draws, -1), n, seeded())
     code = (samples * 2.0 ** torch.arange(n - 1, -1, -1).view(-1, 1, 1)).sum(0).long()

@@ -1,4 +1,4 @@
-"""What designs draw has the distribution that they state, from which exact tests are made."""
+"""The draws of designs have the distribution that the designs list, which exact tests use."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ MOST_OUTCOMES = 3000
 FEWEST_EXPECTED = 5.0
 """Outcomes that are expected less often are counted together."""
 FAILURE_RATE = 1e-6 / 1000
-"""Of one test, of fewer than a thousand in this file."""
+"""The failure rate of one test; this file has fewer than a thousand."""
 
 LATENTS: list[Latent] = [
     Bits(torch.tensor([0.4, -1.1], dtype=torch.float64)),
@@ -39,14 +39,14 @@ LATENTS: list[Latent] = [
 
 
 def designs() -> dict[str, Design]:
-    """All designs of the instances, each once, and those that they are made of."""
+    """All designs of the instances without duplicates, including inner designs."""
     estimators: list[Estimator] = [one.estimator for one in INSTANCES]
     estimators += [part for one in estimators for part in parts(one)]
     return {repr(one.design): one.design for one in estimators}
 
 
 def draws_samples(design: Design) -> bool:
-    """Whether it draws samples of one latent, not relaxations, and not for parts of a batch."""
+    """Whether a design draws samples of one latent, and no relaxed points or parts of a batch."""
     inner = getattr(design, "inner", design)
     return not isinstance(inner, SideBySide) and (not isinstance(inner, Perturbed) or inner.hard)
 
@@ -61,12 +61,12 @@ CASES = [
 
 
 def draws_of(design: Design) -> int:
-    """Fewer draws of sets, whose weights take long: those tests that must fail do so with them."""
+    """Fewer draws of sets, whose weights are slow. They suffice for tests that must fail."""
     return DRAWS // 2 if design.weighted else DRAWS
 
 
 def p_value(hits: Tensor, probabilities: Tensor) -> float:
-    """Return how likely counts at least this far from their expectation are (chi-square)."""
+    """Return the probability of counts at least this far from their expectation (chi-square)."""
     if bool(hits[probabilities <= 0].any()):
         return 0.0
     expected = probabilities * hits.sum()
@@ -98,7 +98,7 @@ def as_rows(design: Design, draw: Draw) -> Tensor:
 
 
 def agreement(design: Design, latent: Latent, drawn: Draw) -> float:
-    """Return the p-value of what was drawn, given all outcomes that a design states."""
+    """Return the p-value of draws, given all outcomes that a design lists."""
     outcomes = design.outcomes(latent)
     assert outcomes is not None
     stated, probabilities = outcomes
@@ -115,7 +115,7 @@ def marginal_agreement(latent: Latent, samples: Tensor) -> float:
 
 
 def compare(listed: Tensor, probabilities: Tensor, drawn: Tensor) -> float:
-    """Return the p-value of rows that were drawn, given all that can be and their probabilities."""
+    """Return the p-value of drawn rows, given all possible rows and their probabilities."""
     both = torch.cat([listed, drawn]).round(decimals=9) + 0.0  # no negative zeros
     numbers: dict[bytes, int] = {}  # of rows by their bytes, which is faster than torch.unique
     rows = both.detach().numpy().view(f"V{both[0].nbytes}").ravel().tolist()
@@ -127,7 +127,7 @@ def compare(listed: Tensor, probabilities: Tensor, drawn: Tensor) -> float:
 
 
 def is_listed(design: Design, latent: Latent) -> bool:
-    """Whether a design states its outcomes, and these are few."""
+    """Whether a design lists its outcomes, and there are few."""
     assert isinstance(latent, Enumerable)
     if latent.count_states() ** design.num_samples > 20 * MOST_OUTCOMES:
         return False

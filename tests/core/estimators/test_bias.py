@@ -102,7 +102,7 @@ def product_of_averages(
 def no_score(
     phi: Tensor, samples: Tensor, values: Tensor, control: Tensor, derivative: Tensor, path: Tensor
 ) -> Tensor:
-    """c is not taken from f."""
+    """The control c is not subtracted from f."""
     return combine_relaxed(phi, samples, values, 0 * control, derivative, path)
 
 
@@ -140,7 +140,7 @@ def test_an_unbiased_estimator_labeled_as_biased_fails() -> None:
     finding = bias_finding(MarkedLOORF(4), draws=20_000)
     assert not finding.passed
     assert finding.verdict == "FAIL"
-    assert "no bias is seen" in finding.figure
+    assert "but no bias found" in finding.figure
 
 
 def test_a_label_goes_through_wrappers() -> None:
@@ -266,7 +266,7 @@ class Shared(Systematic):
 
 
 class FirstOnes(Systematic):
-    """Right number of ones, always on the first samples: not exchangeable."""
+    """The number of ones is right, but they are always the first samples, which is not exchangeable."""
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         return super().sample_bits(logits, n, generator).sort(0, descending=True).values
@@ -278,7 +278,7 @@ class ClaimsIndependence(Gaussian):
 
 
 class Jittered(Gaussian):
-    """Too many ones by a little: what jitter on a covariance matrix does."""
+    """Slightly too many ones, as from jitter on a covariance matrix."""
 
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         return super().sample_bits(logits + 0.07, n, generator)

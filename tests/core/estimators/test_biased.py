@@ -49,7 +49,7 @@ def test_st_sigmoid_is_exact_where_the_objective_is_multilinear(n: int) -> None:
 
 
 def test_bias_of_st_sigmoid_on_a_quadratic_form() -> None:
-    """Only a bit's own curvature is missed: the derivative is taken at one end of the step."""
+    """The derivative at one end of the step ignores only the curvature in the bit itself."""
     h = normal(3, 3)
     own = h.diagonal()
     assert (
@@ -169,7 +169,7 @@ def moved_softmax(logits: Tensor, chosen: int, gap: float, temperature: float) -
 
 
 def factor(estimator: Estimator, latent: Bits, point: Tensor) -> Tensor:
-    """Return what a derivative of one at a single sample `[1, d]` becomes."""
+    """Return the estimate for a derivative of one at a single sample `[1, d]`."""
     draw = Draw(latent, point)
     return estimator.combine(draw, torch.zeros(1, dtype=point.dtype), torch.ones_like(point))
 

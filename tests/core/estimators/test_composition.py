@@ -1,4 +1,4 @@
-"""Every estimator on every kind of latent: exact, tested by draws, or refused in one sentence."""
+"""Every estimator on every kind of latent: exact, tested by draws, or rejected by a one-sentence error."""
 
 from collections.abc import Callable
 
@@ -33,7 +33,7 @@ UNCOUPLED = r"coupling=Gaussian\(\)\)+ cannot draw Joint latents: use an estimat
 
 
 def smallest(name: str, least: int = 2) -> Estimator:
-    """Return the estimator with the fewest samples that it accepts, at least so many."""
+    """Return the estimator with the smallest accepted number of samples that is at least `least`."""
     for n in range(least, 5):
         try:
             return ALL_ESTIMATORS[name](n)
@@ -83,7 +83,7 @@ def test_every_estimator_is_right_or_refuses(name: str, least: int, latent: Late
 
 
 def check_refusal(estimator: Estimator, latent: Latent) -> None:
-    """Nothing is drawn and nothing is evaluated before the refusal."""
+    """The error comes before any draw or evaluation."""
 
     def never(*_: Tensor, **__: Tensor) -> Tensor:
         raise AssertionError("the objective must not be called")
@@ -141,7 +141,7 @@ SINGLE: list[Latent] = [
 @pytest.mark.parametrize("latent", SINGLE, ids=describe)
 @pytest.mark.parametrize("name", ALL_ESTIMATORS)
 def test_joint_of_one_is_itself(name: str, latent: Latent) -> None:
-    """Draw by draw, so wherever the one is refused, so is the other."""
+    """Both agree draw by draw, and are rejected in the same cases."""
     if not takes(smallest(name), latent):
         assert not takes(smallest(name), Joint(only=latent))
         return

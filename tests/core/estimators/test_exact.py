@@ -292,7 +292,7 @@ def test_one_sample_bound_is_the_expectation_plus_the_direct_term(
 def test_folded_one_sample_bound_is_the_expectations_estimate(
     folded: Estimator, single: Estimator, used: slice
 ) -> None:
-    """The noise of the one sample's own score is gone."""
+    """There is no noise from the score of the single sample."""
     draw = folded.design.draw(MANY, seeded())
     values, derivatives, _ = evaluate(folded, table_values, draw, Options())
     whole = folded.combine(draw, values.detach(), derivatives)
@@ -329,7 +329,7 @@ def spread_latent(kind: type[Latent]) -> Latent:
     ids=str,
 )
 def test_where_q_is_the_posterior_only_the_direct_term_is_left(instance: Instance) -> None:
-    """All weights are equal there. Folded estimates are zero in every draw, others are noise."""
+    """If all weights are equal, folded estimates are zero in every draw, and others are noise."""
     latent, estimator = spread_latent(instance.kind), instance.estimator
     draw = estimator.design.draw(latent, seeded())
     values, derivatives, _ = evaluate(

@@ -1,4 +1,4 @@
-"""Flips: exact with what rows learn from each other, what is flipped, and what is refused."""
+"""Flips: exact expectations with coefficients from other rows, the choice of flips, and errors."""
 
 import math
 from typing import Any
@@ -97,7 +97,7 @@ def test_three_bound_samples_with_the_curvature_of_another_row() -> None:
 
 @pytest.mark.parametrize("estimator", [Flips(2), FlipsOnBound(2)], ids=str)
 def test_no_batch_is_a_batch_of_one_row(estimator: Estimator) -> None:
-    """What another row would say must not come from this one."""
+    """Coefficients from other rows must not depend on this row."""
     logits, objective = torch.tensor([0.4, -0.8, 1.2]), network(3, torch.tanh)
     alone, row = (estimator(objective, one, seeded()).grad for one in (logits, logits[None]))
     torch.testing.assert_close(alone, row[0])
@@ -143,7 +143,7 @@ def test_one_row_is_flipped_where_its_bits_are_undecided() -> None:
 
 
 def test_the_batch_decides_what_is_flipped() -> None:
-    """A latent whose logits move is flipped most; none has less than 0.23 of its share."""
+    """A latent with varying logits is flipped most, and every latent has at least 0.23 of its share."""
     phi = torch.tensor([0.1, 0.1, 3.0]) * torch.randn(50, 3, generator=seeded())
     own, distribution = (law_of(Bits(one)) for one in (phi.unsqueeze(1), phi))
     ratio = distribution / own.squeeze(1)
@@ -160,7 +160,7 @@ def test_two_categories_in_one_row_are_flipped_as_bits_are() -> None:
 
 @pytest.mark.parametrize("kind", [Bits, OneHot])
 def test_a_flip_changes_one_variable(kind: type[Latent]) -> None:
-    """Also of a hundred thousand in float32, whose cumulative sum is coarser than a latent."""
+    """Also for 100,000 latents in float32, whose cumulative sum is too coarse for a single latent."""
     logits = torch.randn(2, 50_000, 2 if kind is OneHot else 1, generator=seeded())
     latent = OneHot(logits) if kind is OneHot else Bits(logits.squeeze(-1).repeat(1, 2))
     draw = draw_points(Flips(4), latent, seeded())
@@ -169,7 +169,7 @@ def test_a_flip_changes_one_variable(kind: type[Latent]) -> None:
 
 
 def test_two_comparisons_with_a_float32_sum_choose_none_or_two() -> None:
-    """What `WithFlips` must not do: intervals overlap or leave gaps at their edges."""
+    """An error that `WithFlips` must avoid: intervals overlap or have gaps at their edges."""
     weights = torch.rand(100_000, generator=seeded())
     total = weights.cumsum(0)
     at = total[:-1:200].unsqueeze(-1)
@@ -213,7 +213,7 @@ def network(d: int, unit: Any, steepness: float = 1.0) -> TensorObjective:
 
 
 def total_variance(estimator: Estimator, objective: TensorObjective, logits: Tensor) -> float:
-    """Of 100 draws, each with the rows of its own batch."""
+    """The variance over 100 draws, each with a separate batch of rows."""
     with torch.no_grad():
         found = estimator(objective, logits.expand(100, *logits.shape), seeded()).grad
     return float(found.var(0).sum())
@@ -241,7 +241,7 @@ def test_where_derivatives_mislead_the_safe_form_falls_back_on_values(
 
 
 def test_eight_rows_in_which_few_flips_say_anything() -> None:
-    """Rows that estimate 0, because their flips hit nothing, must not count for no variance."""
+    """Rows with estimate 0, whose flips had no effect, must not count as rows without variance."""
     table = torch.randn(2**8, generator=seeded(), dtype=torch.float64)
     powers = 2 ** torch.arange(8, dtype=torch.float64)
 

@@ -1,4 +1,4 @@
-"""The midpoint estimator: exact on wild functions, what noise it removes, what it refuses."""
+"""The midpoint estimator: exact expectations on difficult functions, removed noise, and errors."""
 
 import math
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def test_three_latents_of_a_wild_function(
 
 @pytest.mark.parametrize("pairs", [1, 2])
 def test_own_bits_with_the_coefficient_of_another_row(pairs: int) -> None:
-    """Both rows are enumerated together: each has the other to learn its coefficient from."""
+    """Both rows are enumerated together, because each coefficient is fitted on the other row."""
     estimator = Midpoint(4 * pairs, pairs=pairs)
     logits = torch.tensor([[0.4], [-1.1]], dtype=torch.float64)
     (first, of_first), (second, of_second) = (all_outcomes(estimator, Bits(row)) for row in logits)

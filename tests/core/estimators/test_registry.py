@@ -1,4 +1,4 @@
-"""One file and one entry make an estimator known; every public name is documented; budgets hold."""
+"""A new estimator needs one file and one entry. Every public name is documented, and budgets hold."""
 
 import importlib
 import inspect
@@ -96,7 +96,7 @@ def test_every_earlier_name_still_makes_an_estimator() -> None:
 
 
 def couplings(design: Design) -> Iterator[Coupling]:
-    """Yield the couplings in a design and in those it is made of."""
+    """Yield the couplings in a design and in its inner designs."""
     for field in fields(design):
         value = getattr(design, field.name)
         for one in value if isinstance(value, tuple) else (value,):
@@ -107,7 +107,7 @@ def couplings(design: Design) -> Iterator[Coupling]:
 
 
 def signature(estimator: arms.Estimator) -> tuple[object, ...]:
-    """What tells entries apart: the rule, the rules inside, the designs and the couplings."""
+    """Return what distinguishes entries: the rule, inner rules, designs and couplings."""
     every = (estimator, *parts(estimator))
     designs = [type(one.design) for one in every]
     return (*map(type, every), *designs, *map(type, couplings(estimator.design)))
@@ -133,7 +133,7 @@ def test_generic_tests_run_on_every_coupling_latent_target_and_wrapper() -> None
 
 
 def test_generic_tests_run_on_every_design() -> None:
-    """A design that is only a part of another is tried as that part."""
+    """A design that only occurs inside another design is tested there."""
 
     def inside(design: Design) -> Iterator[type]:
         yield type(design)
@@ -173,7 +173,7 @@ def test_every_public_estimator_has_an_entry_or_is_a_wrapper() -> None:
 
 
 class Counted(torch.autograd.Function):
-    """The identity, which notes how many of the points it is asked the derivative at."""
+    """The identity, which records at how many points its derivative is requested."""
 
     @staticmethod
     def forward(ctx: object, b: Tensor, note: Callable[[Tensor], None]) -> Tensor:

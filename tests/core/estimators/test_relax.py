@@ -126,7 +126,7 @@ def test_estimate_reaches_its_own_parameters_and_nothing_else() -> None:
 
 
 def test_value_and_variance_loss_go_backward_together_or_the_loss_first() -> None:
-    """Both hang on one evaluation of the objective."""
+    """Both use a single evaluation of the objective."""
     found = []
     for together in (True, False):
         estimator = RELAX(4, control=Wave())

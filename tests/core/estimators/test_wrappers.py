@@ -1,4 +1,4 @@
-"""Estimators made of others: the gradient is the inner one's, the value is the wrapper's."""
+"""Wrappers: the gradient comes from the inner estimator, and the value from the wrapper."""
 
 from dataclasses import dataclass
 
@@ -125,7 +125,7 @@ def test_one_sample_cannot_stand_for_a_bound() -> None:
 
 @dataclass(frozen=True)
 class LargerOfTwo(Target):
-    """The larger value at two samples: not an expectation of one-sample values."""
+    """The larger value at two samples, which is not an expectation of single values."""
 
     @property
     def size(self) -> int:

@@ -1,4 +1,4 @@
-"""Categories: couplings and estimators of any number of them, at any entropy."""
+"""Couplings and estimators for any number of categories, at any entropy."""
 
 import itertools
 import math
@@ -257,7 +257,7 @@ def as_pair(bits: Tensor) -> Tensor:
     ids=str,
 )
 def test_two_categories_are_bits(estimator: Estimator) -> None:
-    """Also of samples that could not be drawn, at logits far from zero."""
+    """Also for samples that cannot be drawn, at large logits."""
     n = estimator.design.num_samples
     bits = torch.bernoulli(torch.full((n, 30, 6), 0.5, dtype=torch.float64), generator=seeded())
     values = torch.randn(n, 30, generator=seeded(1), dtype=torch.float64)
@@ -392,7 +392,7 @@ def test_a_hundred_thousand_categories(name: str) -> None:
 
 @pytest.mark.parametrize("name", [*UNBIASED, *BIASED])
 def test_logits_that_are_nan_leave_the_other_rows_alone(name: str) -> None:
-    """As a replica that has diverged beside others that have not."""
+    """As with a diverged replica among others."""
     logits = torch.randn(4, 2, 3, generator=seeded())
     logits[1, 0, 2] = torch.nan
     found = arms.as_estimator(name, 4)(
@@ -415,7 +415,7 @@ def test_single_precision_keeps_its_digits() -> None:
 
 def test_the_dirichlet_copula_refuses_many_categories() -> None:
     with pytest.raises(
-        ValueError, match="coupling can draw at most 32 categories, got 33: use arms, which has the"
+        ValueError, match="coupling accepts at most 32 categories, got 33: use arms, which has the"
     ):
         ARMS(4, Dirichlet())(lambda z: z.sum((-1, -2)), OneHot(torch.zeros(1, 33)))
 

@@ -1,4 +1,4 @@
-"""Latents: distributions, scores, states, and what users may pass for one."""
+"""Latents: distributions, scores, states, and accepted arguments."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Random numbers in checkpointed parts of a model: the second forward has those of the first."""
+"""Checkpointed parts of a model: the second forward pass has the random numbers of the first."""
 
 from collections.abc import Callable
 
@@ -19,7 +19,7 @@ FOR_BITS = [
 
 
 class Noisy(nn.Module):
-    """Sites with dropout after each of them, and perhaps a drop-in between."""
+    """Sites, each followed by dropout, with an optional biased sample in between."""
 
     def __init__(self, drop_in: str | None = None, explicit: bool = False, inplace: bool = False):
         super().__init__()

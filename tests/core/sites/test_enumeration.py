@@ -1,4 +1,4 @@
-"""Sampling sites against enumeration: the real block, with listed outcomes instead of draws.
+"""Sampling sites against enumeration: the real block, with all outcomes instead of draws.
 
 Every row of the batch is one joint outcome of all sites in all copies. What a block returns per
 row, weighted by the row's probability, must have the exact gradient of the expected loss.
@@ -28,7 +28,7 @@ def random(*shape: int, seed: int) -> Tensor:
 
 
 class Listed(Sampling):
-    """A block that draws what a script says, one choice per row and site, with its probability."""
+    """A block that draws scripted choices, one per row and site, with their probabilities."""
 
     def __init__(self, estimator: arms.Estimator, script: Tensor) -> None:
         super().__init__(estimator, None, validate=True)
@@ -261,7 +261,7 @@ def test_a_site_behind_repeated_dropout_is_exact(start: float) -> None:
 
 
 def test_a_site_computed_once_after_other_choices_is_exact() -> None:
-    """Its logits do not know the choices before it, and its copies may be coupled all the same."""
+    """The logits of this site do not depend on earlier choices, so its copies may be coupled."""
     first, late = (random(1, seed=seed).requires_grad_() for seed in (1, 2))
     weight = random(2, seed=3).requires_grad_()
 
@@ -360,7 +360,7 @@ def test_several_choices_per_row_have_the_exact_gradient() -> None:
 
 @dataclass(frozen=True)
 class CoupledCopies(_Repeated):
-    """A site of the repeated batch whose copies were coupled, corrected as if that were allowed."""
+    """A site of the repeated batch with coupled copies, and with the correction that would need a shared Jacobian."""
 
     coupled: Tensor  # [rows]
     estimator: arms.LeaveOneOut
@@ -435,7 +435,7 @@ class TwoLayers:
 
 @pytest.mark.parametrize("zero", [False, True], ids=["random layers", "zero layers"])
 def test_coupling_by_equal_logits_is_caught_where_layers_start_at_zero(zero: bool) -> None:
-    """The sabotaged block is exact for random weights: only zero layers show what is wrong."""
+    """The sabotaged block is exact for random weights. Only zero layers reveal the error."""
     problem = TwoLayers(zero)
 
     def bias(kind: type[Listed]) -> float:

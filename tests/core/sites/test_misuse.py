@@ -1,4 +1,4 @@
-"""What a model may do to samples, logits and rows: it is right, or refused, and never biased."""
+"""Unusual uses of samples, logits and rows: they are correct or raise an error, and are never biased."""
 
 import itertools
 import math
@@ -126,7 +126,7 @@ def test_a_cost_after_the_expectation_is_refused() -> None:
         b = arms.sample(torch.zeros(5, 3, requires_grad=True))
         s.expectation(b.sum(-1))
         with pytest.raises(
-            ValueError, match=r"s.cost was called after s.expectation: call it before"
+            ValueError, match=r"s.cost was called after s.expectation: call s.cost before"
         ):
             s.cost(b.sum(-1))
 

@@ -1,4 +1,4 @@
-"""Gates, codes and routers: shapes, gradients, evaluation mode, state, and what they refuse."""
+"""Gates, codes and routers: shapes, gradients, evaluation mode, state, and errors."""
 
 import copy
 import math
@@ -23,7 +23,7 @@ MODULES: dict[str, Callable[..., nn.Module]] = {
 
 
 def output(module: nn.Module, x: Tensor) -> Tensor:
-    """Return what depends on the module's choices, `[rows, ...]`."""
+    """Return the output that depends on the module's choices, `[rows, ...]`."""
     found = module(x)
     return found if isinstance(found, Tensor) else found[0]
 

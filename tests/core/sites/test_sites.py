@@ -1,4 +1,4 @@
-"""Sampling sites: draws against enumeration, what is recorded, and what is refused in a sentence."""
+"""Sampling sites: draws against enumeration, recorded choices, and one-sentence errors."""
 
 import math
 import re
@@ -23,7 +23,7 @@ def random(*shape: int, seed: int = 0) -> Tensor:
 
 
 class Gated(nn.Module):
-    """Bits, then a choice given them, then two of four given both; GroupNorm and dropout between."""
+    """Bits, a choice given the bits, and two of four given both, with GroupNorm and dropout in between."""
 
     def __init__(self, coupled: bool = False, late: type[nn.Module] = nn.Identity) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ def test_shapes_of_all_kinds_of_choices() -> None:
 
 
 def test_rows_on_another_axis_and_tokens_in_the_batch() -> None:
-    """The same seed gives the same choices, in another arrangement."""
+    """The same seed gives the same choices in a different layout."""
     logits = random(6, 5, 4)
     found = []
     for form in ("rows first", "rows second", "flattened"):
@@ -367,7 +367,7 @@ def test_what_needs_an_open_block_says_so() -> None:
         s,
         pytest.raises(
             ValueError,
-            match=r"must come after a call of s\.repeat or arms\.sample, and there was none",
+            match=r"was called before any call of s\.repeat or arms\.sample in the block",
         ),
     ):
         s.expectation(torch.zeros(2))
@@ -436,7 +436,7 @@ def test_values_are_not_looked_at_where_that_is_not_wanted() -> None:
 
 
 class Checkpointed(nn.Module):
-    """A model whose forward runs twice, in parts if `nested`."""
+    """A model whose forward pass runs twice, in parts if `nested`."""
 
     def __init__(self, nested: bool = False, **options: Any) -> None:
         super().__init__()

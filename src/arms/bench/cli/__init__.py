@@ -24,7 +24,7 @@ DESCRIPTION = (
 )
 
 Output = Annotated[Path, tyro.conf.arg(aliases=["-o"])]
-"""Type of the argument for a verb's output path."""
+"""Type of the argument for the output path of a subcommand."""
 RunPath = Annotated[Path, tyro.conf.Positional]
 """Type of an argument for a run directory."""
 ModelName = Annotated[str | None, tyro.conf.arg(metavar="MODULE:NAME")]
@@ -68,40 +68,40 @@ def main() -> None:
             verb: Callable[[], object] = partial(sys.stdout.write, f"arms {__version__}\n")
         else:
             verb = parse(verbs(), words)
-        keep_freed_memory()  # process-wide, so the command's business and not the library's
+        keep_freed_memory()  # affects the whole process, so the library itself does not call it
         verb()
         sys.stdout.flush()
         if get_console().reader_left:
             raise SystemExit(141)
     except ValueError as error:
         _end(str(error))
-    except BrokenPipeError:  # `| head` has closed its end
+    except BrokenPipeError:  # the reader, such as `| head`, closed the pipe
         _discard_output()
         raise SystemExit(141) from None
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        _end("it does not fit into memory: use fewer samples, images or replicas")
+        _end("the computation does not fit into memory: use fewer samples, images or replicas")
     except OSError as error:
         if not error.filename:
-            _discard_output()  # it may be on a full disk
+            _discard_output()  # stdout may be on a full disk
         where = f"cannot use {error.filename}: " if error.filename else ""
-        _end(f"{where}{error.strerror or error}: choose another path, or remove the obstacle")
-    except KeyboardInterrupt as stop:  # its message says what was saved, if anything was
+        _end(f"{where}{error.strerror or error}: choose another path, or correct this problem")
+    except KeyboardInterrupt as stop:  # the message says which step was saved, if any
         saved = f"; {stop}: the same command resumes from there" if stop.args else ""
         _end(f"stopped{saved}", 130 if type(stop) is KeyboardInterrupt else 143)
 
 
 def _discard_output() -> None:
     """Discard pending output, because writing it at exit would fail again."""
-    with suppress(OSError, ValueError):  # a stdout that is no file, as in a notebook
+    with suppress(OSError, ValueError):  # stdout is not a file in a notebook
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
     """Print an error on one line without control characters, and exit."""
     line = shorten_words(printable(" ".join(message.splitlines())), sys.argv[1:])
-    with suppress(OSError):  # stderr may be on a full disk, or its reader gone: the code remains
+    with suppress(OSError):  # stderr may be on a full disk or closed; the exit code still counts
         sys.stderr.write(f"arms: {line}\n")
     raise SystemExit(code) from None
 
@@ -161,10 +161,10 @@ def _later(function: Verb) -> Callable[..., Callable[[], None]]:
 
         return call
 
-    # Line breaks of the source would make the help ragged, which is wrapped to the terminal.
+    # The help is wrapped to the terminal, so line breaks of the source are removed.
     prepare.__doc__ = (function.__doc__ or "").replace("\n" + 12 * " ", " ")
     prepare.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
-    del prepare.__wrapped__  # whose documentation the parser would take
+    del prepare.__wrapped__  # otherwise, the parser uses the original docstring
     return prepare
 
 
@@ -209,5 +209,5 @@ def naming_the_model(name: str | None) -> Iterator[None]:
     except (Exception, SystemExit) as error:
         if name is None:
             raise
-        what = f"the model {name} must run without an error, but it raised {described(error)}"
+        what = f"the model {name} must run without an error, but raised {described(error)}"
         raise ValueError(f"{what}: call it in Python to see the traceback") from error

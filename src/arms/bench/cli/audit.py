@@ -36,7 +36,7 @@ def audit(
             function(objective, logits) that returns a gradient; weights for function(rewards) that
             returns weights of log-probabilities.
         latent: bits, categories, or module:name of a latent without batch axes and with few states.
-            By default bits for gradients, and categories otherwise.
+            The default is bits for gradients, and categories otherwise.
         num_samples: Rewards per group, for weights.
         best_of: k, if the target is the expected best of k rewards instead of the mean.
         batched: Whether the function accepts a batch of rows. If not, each call gets one row.

@@ -16,7 +16,7 @@ from arms.bench.training.engine import is_out_of_memory
 from arms.checks.verdicts import FAILURE_RATE, call
 from arms.estimators import ALL_ESTIMATORS, DEFAULT_NUM_SAMPLES, ENTRIES
 
-MIN_DRAWS = 1000  # with fewer, a mean is too far from normal for its z-score to mean anything
+MIN_DRAWS = 1000  # with fewer draws, z-scores of means are too far from normal
 
 
 def check(
@@ -32,14 +32,14 @@ def check(
 ) -> None:
     """Test an estimator or a coupling by enumeration and by many draws.
 
-    The output ends with a list of what was not tested.
+    The output ends with a list of properties that were not tested.
 
     Args:
         subject: A name (see `arms estimators`), or module:attribute of your own class. The current
             folder is searched for modules too.
-        num_samples: The numbers of samples to test; by default several small ones.
+        num_samples: The numbers of samples to test; by default several small numbers.
         latent: module:attribute of your own latent to test an estimator on, without batch axes and
-            with few states; by default bits and categories.
+            with few states. The default is bits and categories.
         draws: Draws per statistical test, at least 1,000; more draws detect smaller errors.
         failure_rate: Accepted probability that a correct subject fails.
         seed: The seed of the draws.
@@ -53,7 +53,7 @@ def check(
         seed=seed,
     )
     if any(not one.passed and is_out_of_memory(RuntimeError(one.figure)) for one in found.findings):
-        raise MemoryError  # it says nothing about the subject
+        raise MemoryError  # a lack of memory is not an error of the subject
     for line in str(found).splitlines():
         print_plain(line)
     if not found.passed:
@@ -61,7 +61,7 @@ def check(
 
 
 def _find_latent(subject: str) -> Any:
-    """Return the latent that a user has named, or the latent that the named function returns."""
+    """Return the latent with this name, or the latent that the function with this name returns."""
     found = find_attribute(subject)
     return call(found, "give a latent") if callable(found) else found
 
@@ -71,7 +71,7 @@ def estimators() -> None:
     titles = {
         (True, False): "unbiased, gradient of the expectation",
         (True, True): "unbiased, gradient of the importance-weighted bound",
-        (False, False): "biased, for comparison; not part of any default comparison",
+        (False, False): "biased, for comparison; used only if named",
     }
     made = {name: make(DEFAULT_NUM_SAMPLES) for name, make in ALL_ESTIMATORS.items()}
     for kind, title in titles.items():
@@ -109,7 +109,7 @@ def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None =
     with_checksum = [source.file for source in getattr(data.DATASETS[name], "sources", ())]
     for path in paths:
         is_checked = path.name in with_checksum
-        state = "intact" if is_checked else "readable, without a checksum to compare"
+        state = "intact" if is_checked else "readable (no checksum is known)"
         print_plain(f"{state}: {path}")
     if not paths:
         print_plain(f"{name} comes with an installed package")

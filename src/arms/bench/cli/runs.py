@@ -41,7 +41,7 @@ class Checkpoint:
 
     run: RunPath  # Run directory.
     model: ModelName = None  # The function that makes your own model, if the run has one.
-    dataset: str | None = None  # Your own images, if they have moved.
+    dataset: str | None = None  # Path of your own images, if they were moved.
     data_dir: Path | None = None  # Folder with data files.
 
     def load(self, device: str = "cpu") -> tuple[Run, DiscreteVAE, Dataset]:
@@ -55,7 +55,7 @@ class Checkpoint:
         if model.replicas < config.replicas:
             stopped = sorted(run.stopped().items())
             when = ", ".join(f"replica {one} at step {step}" for one, step in stopped)
-            left = f"{model.replicas} of {config.replicas} replicas are left"
+            left = f"{model.replicas} of {config.replicas} replicas survive"
             print_plain(f"{left}: stopped {when}" if when else left)
         return run, model, data
 
@@ -96,7 +96,7 @@ def archive(
     """
     if not runs:
         what = "arms archive needs a run directory, or a folder of run directories, got none"
-        raise ValueError(f"{what}: write arms archive runs, for example")
+        raise ValueError(f"{what}: for example, write arms archive runs")
     found: dict[Path, Run] = {}
     for place in runs:
         opened = [run for source in run_sources(place) for run in open_runs(source)]
@@ -148,17 +148,18 @@ def variance(
 ) -> None:
     """Compare the gradient variance of estimators at a run's checkpoint, on one minibatch.
 
-    The table counts the evaluations and derivatives of the decoder, and times one estimate. Biased
-    estimators come last. Estimators with parameters are compared only if named, and untrained.
+    The table counts the evaluations and derivatives of the decoder, and shows the time of one
+    estimate. Biased estimators come last. Estimators with parameters are compared only if they are
+    named, and with initial parameters.
 
     Args:
         source: The run.
-        estimators: Which ones; by default all that fit this budget, except enumeration and those
-            with parameters.
-        num_samples: Budget n; by default the run's.
+        estimators: Names of estimators. The default is all that fit this budget, except enumeration
+            and estimators with parameters.
+        num_samples: The budget n; by default that of the run.
         evaluations: The most evaluations of the decoder for one estimate, instead of n.
-        repeats: How many draws.
-        batch_size: Images in the minibatch.
+        repeats: The number of estimates of each estimator.
+        batch_size: The number of images in the minibatch.
         device: auto, cpu or cuda.
     """
     counts = {"batch-size": batch_size, "num-samples": num_samples, "evaluations": evaluations}
@@ -186,11 +187,11 @@ def sample(
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")] = None,
     count: int = 10,
 ) -> None:
-    """Draw a PNG with test images, and for each replica reconstructions and samples.
+    """Draw a PNG with test images, and with reconstructions and samples of each replica.
 
     Args:
         source: The run.
-        output: File to write; by default samples.png in the run directory.
+        output: The file to write; by default samples.png in the run directory.
         count: Images per row.
     """
     as_count(count, 1, "--count")
@@ -218,6 +219,6 @@ def _progress(run: Run) -> str:
     except ValueError as error:
         return f"broken: {error}"
     if result is not None:
-        state = "finished" if run.is_finished() else "ended"  # with bounds over some images only
+        state = "finished" if run.is_finished() else "ended"  # ended: bounds over some images only
         return f"{state}: {steps:,} steps; {describe_result(result)}"
     return f"{'diverged' if has_diverged else 'unfinished'}: step {run.step():,} of {steps:,}"

@@ -29,17 +29,18 @@ _ENGINE = tyro.conf.arg(metavar=f"{{{','.join(ENGINES)}}}")
 class Options:
     """Options that `arms sweep` and `arms experiments run` share."""
 
-    # Scale of an experiment: seconds on 8x8 digits, 5,000 steps with one n, or as in the paper.
+    # Scale of an experiment: smoke takes seconds on 8x8 digits, laptop trains 5,000 steps with one
+    # n, and paper uses the paper's settings.
     scale: Scale = "smoke"
-    # More folders or archives whose finished runs count.
+    # Further folders or archives. Finished runs in them are not trained again.
     results: tuple[Path, ...] = ()
-    # Precision of the runs to train; finished runs count at any precision.
+    # Precision of the runs to train. Finished runs of any precision are not trained again.
     precision: Precision | None = None
-    # Print a line per job with its done, unfinished and missing runs; write nothing.
+    # Print one line per job with its done, unfinished and missing runs, and write nothing.
     dry_run: bool = False
     # Folder with the data sets; by default ARMS_DATA_DIR, the cache, or the network.
     data_dir: Path | None = None
-    # Time between two checkpoints, which a killed run has to repeat at most.
+    # Time between two checkpoints. If a run is killed, at most this time is lost.
     checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def of_sweep(self) -> dict[str, Any]:
@@ -67,15 +68,15 @@ def sweep(
 
     Args:
         what: A TOML file (docs/distributed.md), or a name of `arms experiments list`.
-        common: How to train.
-        output: Folder of the runs; finished ones in it count, unfinished ones are resumed.
-        engine: Where to train: one after the other in this process, in parallel processes on this
-            machine, or on a Ray cluster (install arms-grad[ray]).
+        common: Options for training.
+        output: Folder of the runs. Finished runs in it are kept, and unfinished runs are resumed.
+        engine: Where to train: one run after the other in this process, in parallel processes on
+            this machine, or on a Ray cluster (install arms-grad[ray]).
         cpus_per_job: Cores and threads of each job. The number affects the last digits of results.
-        gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. By default 1 if this
-            machine has a GPU.
-        address: Address of an existing Ray cluster, such as 10.0.0.1:6379. By default RAY_ADDRESS;
-            without that, a cluster is started on this machine.
+        gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. The default is 1 if
+            this machine has a GPU.
+        address: Address of an existing Ray cluster, such as 10.0.0.1:6379. The default is
+            RAY_ADDRESS. If it is not set, a cluster is started on this machine.
         model: Your own networks, as for `arms train`.
     """
     options = {"cpus_per_job": cpus_per_job, "gpus_per_job": gpus_per_job, "address": address}
@@ -101,22 +102,21 @@ def sweep_paper(
 ) -> None:
     """Train the missing runs of the paper's tables, and write a page that compares the numbers.
 
-    What has ended is archived, and the page of the paper's numbers beside ours is written. The same
-    command again resumes.
+    Runs that have ended are archived. Repeat the command to resume.
 
     Args:
-        output: Folder of the run directories; unfinished ones are resumed.
-        results: Folder of archives, such as that of the repository. What they hold is not trained
-            again, and new runs are added to them.
-        page: The page to write, in Markdown; at the scale of the paper only.
-        minutes: When to stop, after a save. No run is begun that could not be trained further by
-            then, as measured on those before. 0 trains nothing, and writes the archives and page.
-        dry_run: List the numbers that are missing; write nothing.
-        scale: Scale of the runs. The paper's is the one whose numbers can be compared.
+        output: Folder of the run directories. Unfinished runs in it are resumed.
+        results: Folder of archives, such as that of the repository. Runs in the archives are not
+            trained again, and new runs are added to the archives.
+        page: The Markdown page to write; only written at the scale of the paper.
+        minutes: Time limit. Training stops after a save. A run is started only if previous runs
+            show that the time suffices. 0 trains nothing, and writes the archives and the page.
+        dry_run: List the missing numbers, and write nothing.
+        scale: Scale of the runs. Only results at the paper's scale are comparable with the paper.
         device: cpu, cuda, cuda:N, or auto. On a GPU, runs are trained together.
         precision: Precision of the runs to train; by default, medium on a GPU.
         data_dir: Folder with the data sets. Default: ARMS_DATA_DIR, the cache, or the network.
-        checkpoint_seconds: Time between two checkpoints: about as much as a killed run repeats.
+        checkpoint_seconds: Time between two checkpoints. If a run is killed, this time is lost.
     """
     if dry_run:
         for line in paper.missing_lines(scale, output, results):
@@ -157,8 +157,8 @@ def experiments_run(
 
     Args:
         name: A name of `arms experiments list`, or all.
-        common: How to train.
-        output: Folder of the runs and the page; experiments in one folder share their runs.
+        common: Options for training.
+        output: Folder of the runs and the page. Experiments in one folder share their runs.
         device: cpu, cuda, or auto. On a GPU, runs that differ only in estimator and data set are
             trained together.
     """
@@ -185,18 +185,18 @@ def report(
     Args:
         runs: Run directories, files of `arms archive`, or folders of them.
         output: The page to write.
-        files: Write every table (.md, .tex, .csv) and figure (.pdf, .svg) too, into `<page>_files`.
+        files: Also write every table (.md, .tex, .csv) and figure (.pdf, .svg) to `<page>_files`.
     """
     if not runs:
         what = "arms report needs a run directory, or a folder of run directories, got none"
-        raise ValueError(f"{what}: write arms report runs, for example")
+        raise ValueError(f"{what}: for example, write arms report runs")
     if not any(True for path in runs for _ in run_sources(path)):
         names = " or ".join(map(str, runs))
         raise ValueError(f"there is no run in {names}: train a run, or name another folder")
-    from arms.bench.report import build_report, summary  # matplotlib: not every verb waits for it
+    from arms.bench.report import build_report, summary  # imports matplotlib, which is slow
 
     for path in filter(Path.is_file, runs):
-        read_archive(path)  # a file that was named must be an archive
+        read_archive(path)  # raises if a given file is not an archive
     collection = build_report(runs, output, files=files)
     for problem in collection.problems:
         print_markup(f"[yellow]{escape(problem.where)}: {escape(problem.what)}")
@@ -213,8 +213,8 @@ def toy(
     """Measure gradient variances on the paper's toy problem, and draw figure 2 of the paper.
 
     Args:
-        num_samples: Budgets n, one panel each.
-        replicas: Replicas at each of 98 probabilities, and number of trainings.
+        num_samples: Budgets n, with one panel for each.
+        replicas: The number of estimates at each of 98 probabilities, and the number of trainings.
         seed: Seed of the generator.
         output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """
@@ -222,7 +222,7 @@ def toy(
 
     if not num_samples:
         what = "--num-samples must list at least one number of samples, got none"
-        raise ValueError(f"{what}: write --num-samples 4 10, for example")
+        raise ValueError(f"{what}: for example, write --num-samples 4 10")
     curves, paths = toy_problem.measure(num_samples, replicas, as_count(seed, 0, "--seed"))
     title = "toy problem, mean over p from 0.1 to 0.9"
     table = Table("n", "estimator", "variance relative to loorf", "closed form", title=title)

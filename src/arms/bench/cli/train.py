@@ -37,25 +37,25 @@ DEMO_CONFIG = TrainConfig(
     latents=50,
     evaluate_every=200,
     schedule="cosine",
-    learning_rate=0.012,  # close to the best of each of the estimators
+    learning_rate=0.012,  # close to the best learning rate of every estimator
 )
 DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
-"""Fields of the configuration that are determined by your own model."""
+"""Fields of the configuration that your own model determines."""
 
 
 def _flag(field: "Field[Any]") -> tuple[str, Any, None]:
-    """Return a field of the configuration as a command-line option; None means not given."""
+    """Return a configuration field as a command-line option. None means that it is not given."""
     hint = get_type_hints(TrainConfig)[field.name]
     metavar = f"{{{','.join(NETWORKS)}}}" if field.name == "network" else None
     about = tyro.conf.arg(help_behavior_hint=f"(default: {field.default})", metavar=metavar)
-    hidden = (tyro.conf.Suppress,) if field.name == "structure" else ()  # a model's, never typed
+    hidden = (tyro.conf.Suppress,) if field.name == "structure" else ()  # computed from the model
     return field.name, Annotated[(hint | None, about, *hidden)], None
 
 
 if TYPE_CHECKING:
     Flags = TrainConfig
-else:  # The flags as typed. `TrainConfig` checks them later.
+else:  # the flags as they were given, which `TrainConfig` checks later
     unchecked = {"__post_init__": lambda self: None}
     flags = map(_flag, fields(TrainConfig))
     Flags = make_dataclass("Flags", flags, bases=(TrainConfig,), namespace=unchecked, frozen=True)
@@ -75,16 +75,16 @@ def train(
 ) -> None:
     """Train a discrete VAE, or resume a stopped run.
 
-    If the run is finished, the same command does nothing. With more steps it continues from the
-    end of the run.
+    If the run is finished, the same command does nothing. If `--steps` is larger than before,
+    training continues from the end of the run.
 
     Args:
         config: All settings that affect the numbers.
         together: Estimators to train as one ensemble, one run each, instead of `--estimator`. They
-            must differ and need the same from the model. On a GPU this takes little longer than
-            one of them. The noise of a run then depends on the other runs.
+            must be different, and make the same evaluations of the model. On a GPU, this takes
+            little longer than a single run. The noise of a run then depends on the other runs.
         model: Your own model: a function of the data set that returns a DiscreteVAE of one replica.
-        preset: Defaults for options that are not given: the paper's (a million steps, five
+        preset: Defaults for options that are not given: the paper's protocol (a million steps, five
             replicas, its decoder rule), the best recipe found (flips, 100,000 steps, a cosine
             schedule, and a learning rate and initial weights that depend on network and steps), or
             the protocol of RODEO or ReinMax (docs/rodeo.md, docs/reinmax.md).
@@ -92,15 +92,15 @@ def train(
         runs: Folder of all runs.
         name: Name of the run's folder; `together` appends the estimator.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
-        evaluate: How many images of each split the final bounds use; all by default.
-        checkpoint_seconds: Time between two checkpoints. They are written only after a record.
+        evaluate: The number of images per split for the final bounds; all by default.
+        checkpoint_seconds: Time between two checkpoints, which are written only after records.
     """
     given = {flag: value for flag, value in vars(config).items() if value is not None}
     _check_exclusive(given, together, model)
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
         place = "set the parent folder with --runs"
         raise ValueError(f"--name must be a folder name without a path, got {name!r}: {place}")
-    if model:  # counts as a network with hidden layers, and brings its own initial weights
+    if model:  # treated as a network with hidden layers, and it has its own initial weights
         given = {"network": "nonlinear", "encoder_scale": 1.0} | given
     each = [given | {"estimator": one} for one in together] or [given]
     asked = [TrainConfig(**one) if preset == "none" else apply_preset(preset, one) for one in each]
@@ -135,7 +135,7 @@ def _check_exclusive(given: dict[str, Any], together: Sequence[str], model: str 
         raise ValueError(f"{what}: pass only one of them")
     other = [f"--{field}" for field in SHAPE if field in given] + ["--together"] * bool(together)
     if model is not None and other:
-        what = f"got both --model {model} and {other[0]}, but your own model is trained as it is"
+        what = f"got both --model {model} and {other[0]}, which only affects built-in networks"
         raise ValueError(f"{what}: remove {other[0]}")
 
 
@@ -151,7 +151,7 @@ def demo(
         steps: Optimization steps per estimator.
         replicas: Seeds per estimator, trained together.
     """
-    from arms.bench.report import build_report  # matplotlib: no other verb here waits for it
+    from arms.bench.report import build_report  # imports matplotlib, which is slow
 
     base = replace(DEMO_CONFIG, steps=steps, replicas=replicas)
     configs = [replace(base, estimator=each) for each in DEMO_ESTIMATORS]

@@ -1,6 +1,6 @@
 """Data sets of images, and the catalog of data sets by name.
 
-To add a data set of 28x28 images, add an entry to DATASETS. The md5 of downloads is checked.
+To add a data set of 28x28 images, add an entry to DATASETS. Downloads are verified by their md5.
 """
 
 import gzip
@@ -26,7 +26,7 @@ from arms.arguments import as_count, described, unknown_name
 from arms.random import indicator
 
 Array: TypeAlias = NDArray[Any]
-SIDE = 28  # height and width of every image but the 8x8 digits
+SIDE = 28  # height and width of all images except the 8x8 digits
 SPLITS: Mapping[str, tuple[str, ...]] = {
     "train": ("train", "training"),
     "valid": ("valid", "validation", "val", "dev"),
@@ -50,16 +50,16 @@ class Dataset:
     """Images as flat rows of whole numbers, with training, validation and test splits.
 
     Args:
-        name: Its name in configurations, run directories and reports.
+        name: The name in configurations, run directories and reports.
         train: Training images, uint8 `[images, pixels]`, pixels row by row.
         valid: Validation images, in the same form.
         test: Test images, in the same form.
         height: Height of an image in pixels.
         width: Width of an image in pixels.
-        levels: Largest value: a pixel is 1 with probability value / levels. 255 for gray images,
-            1 for binary ones.
-        note: A warning that is shown beside all numbers measured on it.
-        path: The file or folder it was read from, for your own data.
+        levels: The largest value: a pixel is 1 with probability value / levels. 255 for gray
+            images, 1 for binary images.
+        note: A warning that is shown next to all results on this data set.
+        path: For your own data, the file or folder from which it was read.
     """
 
     name: str
@@ -101,7 +101,7 @@ class Dataset:
 
     def pixel_mean(self) -> Tensor:
         """Return the mean of each training pixel as a probability, float32 `[pixels]`."""
-        # Whole numbers add up exactly, so the mean is the same on every machine.
+        # Sums of integers are exact, so the mean is the same on every machine.
         total = self.train.sum(0, dtype=torch.int64)
         return (total.double() / (len(self.train) * self.levels)).float()
 
@@ -110,13 +110,13 @@ class Dataset:
 class TrainingImages:
     """The training images of one data set, or of several data sets for groups of replicas."""
 
-    images: Tensor  # uint8 [images, pixels], those of all data sets, one after the other
+    images: Tensor  # uint8 [images, pixels], all data sets concatenated
     levels: int
     spans: tuple[Tensor, Tensor] | None = None  # [R, 1] each: first image, number; None: all
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
-        """Combine data sets, one per group of replicas; the same one may occur again."""
+        """Combine data sets, one per group of replicas. A data set may occur several times."""
         if not datasets or replicas % len(datasets):
             expected = "the number of replicas must be a multiple of the number of data sets"
             got = f"{replicas} replicas and {len(datasets)} data sets"
@@ -141,7 +141,7 @@ class TrainingImages:
         if self.spans is None:
             count = replicas * size
             rows = torch.randint(len(self.images), (count,), generator=generator, device=device)
-        else:  # a range so wide that the remainder favors no image
+        else:  # the range is so large that the remainder is practically uniform
             numbers = torch.randint(2**62, (replicas, size), generator=generator, device=device)
             rows = (self.spans[0] + numbers % self.spans[1]).flatten()
         images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
@@ -168,7 +168,7 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
 def observe(
     images: Tensor, levels: int, generator: Generator | None = None, *, bits: bool = True
 ) -> Tensor:
-    """Convert images to the model's input: bits, 1 with probability value / levels, or gray values.
+    """Convert images to gray values, or to bits that are 1 with probability value / levels.
 
     >>> observe(torch.tensor([[0, 255]], dtype=torch.uint8), levels=255)
     tensor([[0., 1.]])
@@ -205,7 +205,7 @@ def read_arrays(path: Path, names: Collection[str] = ()) -> dict[str, Array]:
             if path.suffix == ".npy":
                 return {"images": np.lib.format.read_array(file, allow_pickle=False)}
             with NpzFile(file, allow_pickle=False) as archive:
-                # A member that is no array comes as bytes.
+                # Members that are not arrays are returned as bytes.
                 return {name: np.asarray(archive[name]) for name in names or archive.files}
     except Exception as error:  # numpy raises a dozen kinds of errors on damaged files
         raise ValueError(f"{path} cannot be read: {described(error)}") from None
@@ -274,14 +274,14 @@ class ImageFiles:
 
     name: str
     description: str
-    archive: str  # an npz file in the data folder, with an array `<part>_images` for every part
-    counts: Mapping[str, int]  # images of every part in the archive: train, test, perhaps valid
-    sources: tuple[Source, ...] = ()  # the published file of every part, in that order
+    archive: str  # an npz file in the data folder, with an array `<part>_images` for each part
+    counts: Mapping[str, int]  # number of images in each part: train, test, and optionally valid
+    sources: tuple[Source, ...] = ()  # the published file of each part, in the order of counts
     levels: int = 255
-    held_out: int = 0  # how many training images, the last ones, are for validation
-    shuffle: bool = False  # before the split: sorted images make an unfair validation set
+    held_out: int = 0  # number of last training images that are used for validation
+    shuffle: bool = False  # whether to shuffle before the split, because images are sorted
     archive_note: str = ""
-    drawn_once_from: str = ""  # the data set whose bits are drawn here, once for all runs
+    drawn_once_from: str = ""  # the data set whose gray values give fixed bits for all runs
 
     def __post_init__(self) -> None:
         if ("valid" in self.counts) == bool(self.held_out):
@@ -290,7 +290,7 @@ class ImageFiles:
             raise ValueError(f"{expected}, got {got}: give one of them")
 
     def find(self, data_dir: Path | None) -> str:
-        """Return the archive or the folder of verified files, or None."""
+        """Return the archive, or the folder of verified files, or None."""
         if archive := self._archive_in(data_dir):
             return str(archive)
         intact = self.sources and all(source.intact(self._cache()) for source in self.sources)
@@ -332,7 +332,7 @@ class ImageFiles:
     def _cache(self) -> Path:
         named = os.environ.get("ARMS_CACHE_DIR")
         folder = expand_home(named) if named else import_optional("pooch").os_cache("arms-grad")
-        # One folder per data set: the files of MNIST and Fashion MNIST have the same names.
+        # Each data set has a folder, because files of MNIST and Fashion MNIST have the same names.
         return Path(folder, self.drawn_once_from or self.name)
 
     def _originals(self, data_dir: Path | None) -> tuple[Path, ...]:
@@ -416,7 +416,7 @@ _ENTRIES: tuple[Digits | ImageFiles, ...] = (
     replace(
         _MNIST,
         name="mnist-drawn-once",
-        description="MNIST, bits drawn once from the gray values, the same in all runs",
+        description="MNIST, bits drawn once from the gray values, so equal in all runs",
         drawn_once_from=_MNIST.name,
     ),
     ImageFiles(
@@ -471,14 +471,14 @@ def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
     Args:
         name: One of `DATASETS` (see `arms data list`), or the path of an .npz or .npy file or of a
             folder of images (see `as_dataset`).
-        data_dir: Folder that is searched before the download cache and the network; by default
+        data_dir: Folder to search before the download cache and the network. The default is
             ARMS_DATA_DIR.
 
     >>> load("digits").train.shape
     torch.Size([1200, 64])
     """
     if isinstance(name, Path) or (isinstance(name, str) and _is_path(name)):
-        from arms.bench.data.user_data import as_dataset  # it is built on this module
+        from arms.bench.data.user_data import as_dataset  # avoids a circular import
 
         return as_dataset(name)
     return _entry(name).load(_data_dir(data_dir))

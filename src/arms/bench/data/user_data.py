@@ -27,18 +27,18 @@ from arms.bench.data.datasets import (
     shuffled,
 )
 
-HELD_OUT = 0.1  # share of the images for a validation set if there is none; also for a test set
+HELD_OUT = 0.1  # share of the images for a missing validation set, and for a missing test set
 TO_GRAY = "convert them to gray values, for example with image.convert('L')"
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm")
-COLOR_NOTE = "color images turned gray"
+COLOR_NOTE = "color images converted to gray"
 DEPTH_NOTE = "images of more than 8 bits rounded to 255 levels"
 
-# Names that Pillow has for kinds of pixels.
+# Pillow's names for pixel formats.
 DEEP_MODES = ("F", "I", "I;16", "I;16B", "I;16L", "I;16N")
 GRAY_MODES = ("1", "L", "LA", *DEEP_MODES)
 MODES_WITH_ALPHA = ("LA", "PA", "RGBA")
 
-# Tags of TIFF files, and some of their values. Cameras write the orientation into other files too.
+# Tags of TIFF files, and some of their values. Other formats also have the orientation tag.
 BITS_PER_SAMPLE = 258
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0
 SAMPLE_FORMAT, SIGNED = 339, 2
@@ -52,17 +52,17 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
         source: One of
             the path of an .npz or .npy file, or of a folder of images;
             a tensor or array `[images, height, width]`, perhaps with a channel axis of length 1;
-            a data set object whose items are images, (image, label) or {"image": ...}, as
-            torchvision's and Hugging Face's are;
+            a data set object whose items are images, (image, label) or {"image": ...}, as in
+            torchvision and Hugging Face;
             or a mapping from "train", "valid" and "test" to tensors, arrays or data set objects.
-            An .npz file holds one array of images, or one for each split (`train`,
-            `train_images` or `x_train`, and so on), and perhaps the number `levels`.
+            An .npz file contains one array of images, or one for each split (`train`,
+            `train_images`, `x_train` and so on), and optionally the number `levels`.
             Without splits, the validation and the test set get a tenth of the images each. If only
             one of the two is missing, it gets a tenth of the training images.
-        name: Its name in runs and reports; for a path, by default the file's name and a digest of
-            the images.
-        levels: Largest value: a pixel is 1 with probability value / levels. By default 1 if
-            no value is larger, else 255; numbers with fractions must lie between 0 and 1, and are
+        name: The name in runs and reports. For a path, the default is the file's name and a digest
+            of the images.
+        levels: The largest value: a pixel is 1 with probability value / levels. The default is 1
+            if no value is larger, and otherwise 255. Fractions must be between 0 and 1, and are
             rounded to 255 levels.
 
     >>> as_dataset(torch.rand(100, 8, 8), "noise")
@@ -74,7 +74,7 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
         return _from_path(expand_home(source), name, levels)
     if name is None:
         expected = "images that do not come from a file need a name for runs and reports"
-        raise ValueError(f"{expected}, got none: write as_dataset(x, 'mine'), for example")
+        raise ValueError(f"{expected}, got none: for example, write as_dataset(x, 'mine')")
     splits = by_split(source, name) if isinstance(source, Mapping) else {"train": source}
     return _build(splits, name, levels, what=name)
 
@@ -151,7 +151,7 @@ def _as_whole_numbers(
     if levels is None and largest > 1 and 1 in tops.values():
         got = ", ".join(f"{split} from 0 to {top:g}" for split, top in tops.items())
         wanted = f"all splits of {what} must have the same range of values"
-        raise ValueError(f"{wanted}, got {got}: scale them alike")
+        raise ValueError(f"{wanted}, got {got}: scale them in the same way")
     binary = levels is None and largest <= 1
     return {split: part.astype(np.uint8) for split, part in parts.items()}, 1 if binary else white
 
@@ -165,7 +165,7 @@ def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
         splits = " and ".join(["train", *missing])
         expected = f"{what} must have at least {len(missing) + 1} images to split into {splits}"
         raise ValueError(f"{expected}, got {len(parts['train'])}: add images")
-    if missing:  # sorted images would make an unfair validation set
+    if missing:  # if images are sorted, the last ones are not representative
         found["train"] = shuffled(parts["train"])
     for split in missing:
         found["train"], found[split] = found["train"][:-held], found["train"][-held:]
@@ -208,7 +208,7 @@ def _one_image(item: Any, what: str) -> Array:
 
 def _as_array(images: Any, what: str, *, batch: bool) -> Array:
     """Convert a tensor, an array or a Pillow image to an array `[images, height, width]`."""
-    if getattr(images, "mode", "") == "P":  # its pixels are indices of a palette
+    if getattr(images, "mode", "") == "P":  # pixels are indices into a palette
         raise ValueError(f"the images of {what} must be gray, got mode P (palette): {TO_GRAY}")
     try:
         array = np.asanyarray(images.detach().cpu() if isinstance(images, torch.Tensor) else images)
@@ -245,7 +245,7 @@ def split_of(name: str) -> str | None:
 
 
 def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
-    """Rename the entries of a mapping to our names of the splits, and drop other entries."""
+    """Rename the splits in a mapping to train, valid and test, and drop other entries."""
     found: dict[str, Any] = {}
     for key, part in source.items():
         split = split_of(str(key))
@@ -298,11 +298,11 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
 
 
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
-    """Return the image files of each split; without named folders, all are for training."""
+    """Return the image files of each split. Without folders for splits, all are for training."""
     files = _image_files(folder)
     folders = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir()}
     named = by_split(folders, str(folder))
-    # Where a folder above has the name of a split too, one further down is a class.
+    # Inside a folder with the name of a split, a folder with such a name is a class.
     above = (place for file in files for place in file.relative_to(folder).parents)
     if below := [place for place in above if split_of(place.name) not in (None, *named)]:
         got = f"{folder / below[0]}: move it there, or rename it if it is a class"
@@ -317,7 +317,7 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
         expected = f"{folder} must have either all images or no image in folders named after splits"
         names = " and ".join(place.name for place in named.values())
         remedy = f"move this image into a split, or rename {names} if the name means a class"
-        raise ValueError(f"{expected}, got {names} and, outside, {min(outside)}: {remedy}")
+        raise ValueError(f"{expected}, got images in {names}, and also {min(outside)}: {remedy}")
     owners: dict[Path, str] = {}
     for split, file in ((split, file) for split, part in found.items() for file in part):
         if (other := owners.setdefault(file.resolve(), split)) != split:
@@ -349,25 +349,25 @@ def _read_image(path: Path) -> _Image:
     pillow, turning = import_optional("PIL.Image"), import_optional("PIL.ImageOps")
     try:
         with pillow.open(path) as image:
-            frames = getattr(image, "n_frames", 1)  # before `load`: counting moves through the file
-            # Pillow, seen with version 13.0, takes the height of such an image for its width.
+            frames = getattr(image, "n_frames", 1)  # before `load`, because counting seeks
+            # Pillow (tried on 13.0) confuses the height and the width of such an image.
             on_its_side = image.getexif().get(ORIENTATION, 1) in ON_ITS_SIDE
             uncompressed = any(tile[0] == "raw" for tile in image.tile)
             scrambled = image.format == "TIFF" and uncompressed and on_its_side
             image.load()
-            turning.exif_transpose(image, in_place=True)  # as viewers show a camera's photographs
+            turning.exif_transpose(image, in_place=True)  # rotate as image viewers do
     except Exception as error:  # Pillow raises a dozen kinds of errors on damaged files
         raise ValueError(f"{path} cannot be read as an image: {described(error)}") from None
     read = _deep_values if image.mode in DEEP_MODES else _gray_values
     values, white, transparent = read(path, image)
     tags = image.tag_v2 if image.format == "TIFF" else {}
     signed = SIGNED in tags.get(SAMPLE_FORMAT, ()) and image.mode not in DEEP_MODES
-    # A camera's MPO file is a photograph with previews. In all other formats every frame counts.
+    # The frames of a camera's MPO file are a photograph and previews, so only the first is used.
     for refused, expected, got in (
         (frames > 1 and image.format != "MPO", "one image", f"{frames} frames: save each one"),
-        (scrambled, "upright", "an uncompressed TIFF on its side, misread by Pillow: turn it"),
-        (signed, "without signed numbers", "some, and no word on what is black: save it unsigned"),
-        (transparent, "opaque", "transparent pixels: put it on a background first"),
+        (scrambled, "upright", "a rotated uncompressed TIFF, which Pillow misreads: rotate it"),
+        (signed, "without signed numbers", "signed pixels of unknown black: save it unsigned"),
+        (transparent, "opaque", "transparent pixels: put the image on a background first"),
     ):
         if refused:
             raise ValueError(f"the image {path} must be {expected}, got {got}")
@@ -380,12 +380,12 @@ def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
         alpha = image.mode in MODES_WITH_ALPHA or "transparency" in image.info
         transparent = alpha and image.convert("RGBA").getextrema()[3][0] < 255
         return np.asarray(image.convert("L")), 255, transparent
-    except ValueError as error:  # a color space that Pillow does not turn into gray values
+    except ValueError as error:  # Pillow cannot convert this color space to gray values
         raise ValueError(f"{path} cannot be read as gray values: {error}") from None
 
 
 def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Do the same as `_gray_values` for more than 8 bits, which Pillow would clip."""
+    """A version of `_gray_values` for more than 8 bits, which Pillow would clip."""
     values: Array = np.asarray(image)
     if image.format == "TIFF" and image.mode.startswith("I;16"):
         white = int(2 ** image.tag_v2[BITS_PER_SAMPLE][0] - 1)

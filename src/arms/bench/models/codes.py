@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from arms.bench.models.vae import DiscreteVAE
 
 ACTIVE_VARIANCE = 0.01
-"""A latent is active if a probability varies over images with more than this variance."""
+"""A latent is active if the variance of a probability over images is larger than this."""
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def code_statistics(model: DiscreteVAE, x: Tensor) -> dict[str, Tensor]:
         logits = model.encode(x).float()
         layer = model.layers[0]
         variance = layer.latent(logits).mean().var(1, correction=0)  # type: ignore[attr-defined]
-        if variance.ndim > 2:  # of each category: the one that varies most
+        if variance.ndim > 2:  # use the category that varies most
             variance = variance.amax(-1)
         return {
             "active_latents": (variance > ACTIVE_VARIANCE).float().sum(-1),

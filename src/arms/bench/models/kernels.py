@@ -31,15 +31,16 @@ def affine_log_prob(
     """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
 
     Shapes are h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]` and x `[R,
-    B, pixels]`. Only the first `attached` samples have gradients. For h, the first `inward` samples
-    have gradients if that is more. With `rough`, gradients use bfloat16 products.
+    B, pixels]`. Only the first `attached` samples have gradients with respect to weight and bias.
+    For h, the first max(`attached`, `inward`) samples have gradients. With `rough`, gradients use
+    bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
-    # [R, nB, inputs]: one matrix product per replica
+    # [R, nB, inputs] gives one matrix product per replica.
     rows = h.movedim(0, 1).flatten(1, 2).contiguous()
     needed = h.requires_grad or weight.requires_grad or bias.requires_grad
     learns = torch.is_grad_enabled() and needed
-    # read once per sample: a quarter of the bytes
+    # The kernel reads the pixels once per sample, and uint8 has a quarter of the bytes.
     bits = x.to(torch.uint8).expand(replicas, -1, -1)
     dtype = torch.bfloat16 if rough else torch.float32
     kept = max(attached, inward or 0) * batch if learns else 0
@@ -108,7 +109,7 @@ def _backward(
     rows, weight, residual = ctx.saved_tensors
     count, kept, learned, inputs = grad.shape[1], residual.shape[1], rows.shape[1], rows.shape[2]
     scale = grad[:, :learned].unsqueeze(-1)
-    # One more column, of ones, gives the bias's gradient in the same product; zeros align rows.
+    # An additional column of ones gives the gradient of the bias. Columns of zeros align the rows.
     filler = scale.new_zeros(()).expand(*scale.shape[:2], 7 - inputs % 8)
     augmented = torch.cat([rows * scale, scale, filler], -1).to(residual.dtype)
     both = _product(augmented.mT, residual[:, :learned])
@@ -125,7 +126,7 @@ _forward.register_autograd(_backward, setup_context=_remember)
 
 @torch.library.custom_op("arms::product", mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply batches of matrices in float32, whatever the dtype of the factors."""
+    """Multiply batches of matrices of any dtype, with results in float32."""
     if a.dtype == torch.float32 or not a.is_cuda:
         return torch.bmm(a.float(), b.float())
     return torch.bmm(a, b, out_dtype=torch.float32)
@@ -185,7 +186,7 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
         )
         missed += relu
         factors *= factor
-        if start // PIXELS % 64 == 63:  # long before 2^128
+        if start // PIXELS % 64 == 63:  # before the product can overflow at 2^128
             missed += tl.log(factors)
             factors = tl.full((ROWS, PIXELS), 1.0, tl.float32)
     total = tl.sum(missed + tl.log(factors), 1)
@@ -206,8 +207,8 @@ def _tile(  # type: ignore[no-untyped-def]
     """Return the two parts of -log p of a pixel: max(u, 0), and 1 + e^-|z|.
 
     The second part still needs a logarithm: -log p = softplus(u) = max(u, 0) + log(1 + e^-|z|),
-    where u is z or -z. Many second parts are multiplied first, so that one logarithm suffices for
-    all of them.
+    where u is z or -z. The kernel multiplies many second parts, and takes one logarithm of the
+    product.
     """
     z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(
         bias_row + pixel, mask=inside, other=0.0

@@ -1,4 +1,4 @@
-"""Likelihoods of gray values as in published benchmarks, and all likelihoods by name."""
+"""Likelihoods of gray values from published benchmarks, and all likelihoods by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ LEAST_VARIANCE = 1e-3
 
 @dataclass(frozen=True)
 class GrayPixels(PixelLikelihood):
-    """Binary cross-entropy for gray values, which take the place of bits.
+    """Binary cross-entropy, with gray values instead of bits.
 
     This is not a density of gray values. Compare bounds only with bounds of the same kind.
     """
@@ -56,10 +56,10 @@ class PixelVariances(nn.Module):
 
 @dataclass(frozen=True)
 class ScaledGaussianPixels(GaussianPixels):
-    """Gray values from -1 to 1 with normal noise of learned variance per pixel.
+    """Gray values from -1 to 1, with normal noise whose variance is learned for each pixel.
 
-    The density is that of the scaled values: its logarithm is lower than that of values from 0 to 1
-    by log 2 per pixel.
+    This is a density of the scaled values. The log-density is lower by log 2 per pixel than for
+    values from 0 to 1.
 
     >>> ScaledGaussianPixels().scaled(torch.tensor([0.0, 1.0]))
     tensor([-1.,  1.])

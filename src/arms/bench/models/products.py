@@ -1,9 +1,9 @@
-"""Matrix products in float32 on a CPU, by oneDNN where PyTorch has it.
+"""Matrix products in float32 on a CPU, by oneDNN if PyTorch includes it.
 
-`torch.mm` calls MKL, which leaves half the speed of many processors unused: on an AMD EPYC with
-AVX-512, oneDNN multiplies 2.3 times as fast. PyTorch reaches oneDNN by a private operator (tried on
-2.13, expected from 2.8 on). Without it, on other devices and in other dtypes, the products are
-`torch.bmm`. Which one is used depends on the machine alone, so that runs can be repeated.
+`torch.mm` calls MKL, which is slow on many processors: on an AMD EPYC with AVX-512, oneDNN is 2.3
+times as fast. PyTorch calls oneDNN by a private operator (tried on 2.13, expected from 2.8 on).
+Without this operator, on other devices and in other dtypes, `torch.bmm` is used. The choice depends
+only on the machine, so that runs are reproducible.
 """
 
 from typing import Any
@@ -19,8 +19,8 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
     """Multiply `[R, m, k]` by `[R, k, n]` and add a bias `[R, 1, n]`.
 
-    The result can be differentiated any number of times. Replicas are multiplied one after the
-    other, so that each gets the same result as alone.
+    The result can be differentiated any number of times. Each replica has a separate product, so
+    that its result does not depend on the number of replicas.
     """
     if not is_faster(a, b):
         return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)

@@ -18,7 +18,7 @@ from arms.bench.models.networks import call_with, seeded_generator, tensor_place
 from arms.bench.models.vae import DiscreteVAE
 
 Places: TypeAlias = tuple[str, ...]
-"""The names of all places that contain the same tensor."""
+"""The names of all places in a model that share one tensor."""
 WIDE = ("prior", "pixel_mean")
 """Tensors of a `DiscreteVAE` that always have a replica axis."""
 MAKER = "the function that makes the model"
@@ -29,10 +29,11 @@ NETWORK = re.compile(r"(en|de)coder|deeper_(en|de)coders\.\d+")
 class PlainNetwork(nn.Module):
     """Adapts an ordinary network, from `[N, *shape]` to `[N, ...]`, for a `DiscreteVAE`.
 
-    Samples, replicas and images become one batch axis, and the outputs of each image one row.
+    The axes of samples, replicas and images become one batch axis. The outputs for each image are
+    flattened.
 
     Args:
-        network: Any module; it sees one batch axis.
+        network: Any module that maps inputs with one batch axis.
         shape: Shape of each input, such as (1, 28, 28) for a convolution; by default a flat row.
 
     >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 20))
@@ -68,9 +69,9 @@ class ReplicaModules(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply the module of each replica to its rows.
 
-        Modules get copies of rows and buffers, because they may modify these in place, while
-        earlier results must stay differentiable. All buffers are written back afterwards. PyTorch
-        does not report which buffers were modified.
+        Modules may modify their rows and buffers in place, but earlier results must stay
+        differentiable. Modules therefore get copies. All buffers are written back afterwards,
+        because PyTorch does not report which buffers were modified.
         """
         parameters = tensor_places(self.module, "_parameters")
         buffers = tensor_places(self.module, "_buffers")
@@ -80,11 +81,11 @@ class ReplicaModules(nn.Module):
         for replica in range(x.shape[-3]):
             before = {place: held[replica] for place, held in (parameters | buffers).items()}
             copies = {id(buffers[place]): before[place].clone() for place in own}
-            before |= {place: copies[id(buffers[place])] for place in own}  # ties stay ties
+            before |= {place: copies[id(buffers[place])] for place in own}  # keep tied buffers
             after = dict(before)
             outputs.append(call_with(self.module, after, x.select(-3, replica).clone()))
             assigned = [place for place in buffers if after[place] is not before[place]]
-            # In a tie, the place that was assigned last counts.
+            # If buffers are tied, the last assigned place determines the value.
             for place in (*(place for place in dense if place in own), *assigned):
                 buffers[place][replica] = after[place].detach()
         return torch.stack(outputs, -3)
@@ -118,7 +119,7 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
 
     try:
         wide = _changed(models[0], replicas, join)
-    except Exception as error:  # a module that cannot be copied, for example a scripted one
+    except Exception as error:  # for example, a scripted module cannot be copied
         failed = f"replicas of this model cannot be stacked ({described(error)})"
         raise ValueError(f"{failed}: train one replica at a time") from error
     for name, module in _networks(wide):
@@ -163,14 +164,14 @@ def check_savable(model: nn.Module) -> None:
     for name, value in model.state_dict().items():
         if is_lazy(value):
             what = f"the lazy parameter {name} was not initialized, because forward skips its layer"
-            raise ValueError(f"{what}: remove that layer")
+            raise ValueError(f"{what}: remove the layer")
         if not isinstance(value, Tensor) or name.endswith("_extra_state"):
             wanted = "the state of a model must consist of parameters and buffers"
             got = f"{name} from get_extra_state"
             raise ValueError(f"{wanted}, got {got}: store it in a buffer")
         if value.layout != torch.strided or value.is_nested:
             got = f"parameters and buffers must be dense, got {name} of layout {value.layout}"
-            raise ValueError(f"{got}: call .to_dense(), or register it with persistent=False")
+            raise ValueError(f"{got}: call .to_dense(), or register a buffer with persistent=False")
 
 
 def check_finite(model: nn.Module) -> None:
@@ -221,7 +222,7 @@ def _initialize_lazy_layers(model: DiscreteVAE) -> None:
         raise ValueError(f"{what} raised {described(error)}") from error
     for module, mode in modes.items():
         module.training = mode
-    check_savable(model)  # in particular, no layer is left without a size
+    check_savable(model)  # raises if a lazy layer was not initialized
 
 
 def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places, Tensor]]) -> None:
@@ -261,7 +262,7 @@ def _check_replaceable_tensors(model: DiscreteVAE) -> None:
 
 
 def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
-    """Raise if sharing of weights would be lost when a replica axis is added."""
+    """Raise if adding a replica axis would separate shared weights."""
     memory: dict[int, str] = {}
     for places, tensor in tensors.items():
         if len(places) > 1 and set(WIDE) & set(places):

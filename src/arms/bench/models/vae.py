@@ -1,9 +1,10 @@
 """The discrete variational autoencoder, with a leading replica axis in every parameter.
 
-Stochastic layers of bits or categories, x - b1 - ... - bL. q(b1|x) q(b2|b1) ... is drawn from the
-image upwards, and p(bL) p(b(L-1)|bL) ... p(x|b1) generates downwards. log w = log p - log q. Shapes
-are x `[R, B, pixels]`, logits `[R, B, *event]`, b `[n, R, B, *event]` and log w `[n, R, B]`, where
-the event is `[latents]` or `[latents, K]`. R replicas cost little more than one.
+The model has L stochastic layers b1, ..., bL of bits or categories. The encoder q(b1|x) q(b2|b1)...
+starts at the image x, and the decoder p(bL) p(b(L-1)|bL) ... p(x|b1) starts at the deepest layer.
+The log-weight is log w = log p - log q. Shapes are x `[R, B, pixels]`, logits `[R, B, *event]`,
+b `[n, R, B, *event]` and log w `[n, R, B]`, where the event is `[latents]` or `[latents, K]`.
+R replicas cost little more than one.
 """
 
 import math
@@ -50,11 +51,11 @@ class BitLayer:
         return Bits(logits, context)
 
     def inputs(self, b: Tensor) -> Tensor:
-        """Convert samples to inputs of networks: bits as -1 and 1, categories concatenated."""
+        """Convert samples to network inputs: bits become -1 and 1, categories are concatenated."""
         return b if self.raw else (2 * b).sub_(1)
 
     def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
-        """Return log p(b), which is also defined for b between samples."""
+        """Return log p(b), which is also defined at points between samples."""
         return smooth_log_prob(logits, b)
 
     def entropy(self, logits: Tensor) -> Tensor:
@@ -73,7 +74,8 @@ class BitLayer:
 
     def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return w and c with log p(b) - log q(b) = sum(b w) + c, summed over latents."""
-        # Padded by a zero, the sum is a kernel of its own. Fused, the rest would wait for it.
+        # The padding keeps torch.compile from fusing this sum with other operations, because the
+        # fused kernel is slower.
         constant = pad(softplus(logits) - softplus(prior), (0, 1)).sum(-1)
         return prior - logits, constant
 
@@ -121,25 +123,26 @@ def layer_of(latents: int, categories: int, raw: bool = False) -> Layer:
 class DiscreteVAE(nn.Module):
     """A discrete VAE with any encoder and decoder.
 
-    With several stochastic layers, `encoder`, `decoder` and `latents` are lists, the layer nearest
-    the image first. Deeper encoders map latents, as decoders get them, to logits of the next layer.
-    Deeper decoders map latents to logits of the layer before.
+    With several stochastic layers, `encoder`, `decoder` and `latents` are lists that start at the
+    layer nearest the image. A deeper encoder maps the latents of a layer, in the form that decoders
+    get, to logits of the next layer. A deeper decoder maps latents to logits of the previous layer.
 
     Args:
         encoder: Module or function from centered pixels `[R, B, pixels]` to logits
-            `[R, B, latents]`, with categories `[R, B, latents K]`.
-        decoder: Module or function from latents as -1 and 1, `[n, R, B, latents]`, with categories
-            one-hot `[n, R, B, latents K]`, to what the likelihood takes, by default logits of the
-            pixels `[n, R, B, pixels]`.
-        latents: How many latent variables.
-        pixel_mean: Mean that is subtracted from the encoder's input: `[pixels]`, or
-            `[R, 1, pixels]` if replicas learn from different data sets.
-        replicas: How many independent models are side by side. With more than one, every parameter
-            must have a leading axis of that length, as in `ReplicaLinear`.
+            `[R, B, latents]`, or `[R, B, latents K]` for categories.
+        decoder: Module or function from bits as -1 and 1, `[n, R, B, latents]`, or from one-hot
+            categories, `[n, R, B, latents K]`, to inputs of the likelihood. By default, these are
+            logits of the pixels, `[n, R, B, pixels]`.
+        latents: The number of latent variables.
+        pixel_mean: The mean to subtract from the encoder's input: `[pixels]`, or `[R, 1, pixels]`
+            if replicas have different data sets.
+        replicas: The number of independent models. If it is larger than one, every parameter must
+            have a leading axis of this length, as in `ReplicaLinear`.
         name: Name of the model in runs and reports.
-        likelihood: What the decoder's outputs mean; logits of bits by default.
+        likelihood: The distribution of pixels given the decoder's outputs; by default, the outputs
+            are logits of bits.
         categories: K, the number of categories of each latent variable; 2 makes them bits.
-        raw: Whether the encoder gets pixels as they are, and decoders bits as 0 and 1.
+        raw: Whether the encoder gets raw pixels, and decoders get bits as 0 and 1.
 
     >>> mean = torch.full((64,), 0.3)
     >>> vae = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=mean)
@@ -175,7 +178,7 @@ class DiscreteVAE(nn.Module):
             raise ValueError(f"{expected}, at least one, got {got}")
         self.layers = tuple(layer_of(width, categories, raw) for width in widths)
         self.encoder, self.decoder = encoders[0], decoders[0]
-        if len(widths) > 1:  # an empty list would be part of the structure of a model
+        if len(widths) > 1:  # an empty list would change the fingerprint of the model
             self.deeper_encoders = nn.ModuleList(encoders[1:])  # type: ignore[arg-type]
             self.deeper_decoders = nn.ModuleList(decoders[1:])  # type: ignore[arg-type]
         self.replicas, self.latents, self.categories = replicas, widths[0], categories
@@ -206,14 +209,14 @@ class DiscreteVAE(nn.Module):
         return _unflatten(apply_network(self.encoder, inputs), self.event_shape, "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
-        """Return the logits of this layer, counted from 0, given samples of the layer before."""
+        """Return the logits of layer `layer` (from 0), given samples of the previous layer."""
         outputs = self.deeper_encoders[layer - 1](self.layers[layer - 1].inputs(below))
         return _unflatten(outputs.contiguous(), self.layers[layer].event_shape, "encoder")
 
     def decode_layer(self, layer: int, b: Tensor) -> Tensor:
-        """Return the logits of the layer before this layer, given samples of this layer."""
+        """Return the logits of the previous layer, given samples of layer `layer`."""
         outputs = self.deeper_decoders[layer - 1](self.layers[layer].inputs(b))
-        # A compiled backward counts on the layout of the samples.
+        # A compiled backward pass requires the memory layout of the samples.
         return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
 
     def decode(self, b: Tensor) -> Tensor:
@@ -237,18 +240,18 @@ class DiscreteVAE(nn.Module):
         """Return log p(x|b) + log p(b) - log q(b|x), `[n, R, B]`, of a model with one layer.
 
         Args:
-            b: Samples or points between them.
+            b: Samples, or points between samples.
             x: The images.
             logits: The logits of q(b|x).
-            attached: The log-weights of this many points, the first ones, can be differentiated
-                with respect to parameters and logits.
-            differentiated: The log-weights of this many points, the last ones, can be
-                differentiated with respect to the points. If none of these points is attached,
-                parameters and logits are constants there.
+            attached: The number of first points whose log-weights can be differentiated with
+                respect to parameters and logits.
+            differentiated: The number of last points whose log-weights can be differentiated with
+                respect to the points. If none of these points is attached, their parameters and
+                logits are constants.
             twice: Whether the gradient with respect to the points is differentiated again, which
                 needs a slower likelihood.
-            analytic_kl: Return log p(x|b) - KL(q(b|x) | p(b)) instead. The divergence is a
-                constant here: its derivative is that of `kl`.
+            analytic_kl: Return log p(x|b) - KL(q(b|x) | p(b)) instead. The divergence is treated as
+                a constant here, and `kl` provides its gradient.
         """
         if len(self.layers) > 1:
             what = "log_weights is for models of one layer"
@@ -333,7 +336,7 @@ class DiscreteVAE(nn.Module):
         The last `differentiated` points also have a graph, to the points only.
         """
         bits = isinstance(self.likelihood, BernoulliPixels)
-        if bits and twice:  # the faster forms below can be differentiated only once
+        if bits and twice:  # the faster functions below can be differentiated only once
             return smooth_log_prob(self.decode(b), x)
         decoder, h = self.decoder, self.layers[0].inputs(b)
         if bits and isinstance(decoder, nn.Sequential) and isinstance(decoder[-1], ReplicaLinear):
@@ -440,16 +443,18 @@ def build_vae(
 
     Args:
         network: "linear", "nonlinear" or "pyramid".
-        latents: How many latent variables; a list for several layers, nearest the image first.
+        latents: The number of latent variables. For several layers, a list that starts at the layer
+            nearest the image.
         pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
-        replicas: How many independent models, side by side on the leading axis of every parameter.
-        seed: Seed of the weights; None leaves them zero, to be loaded from a checkpoint.
-        device: Where the model is put; the weights are the same everywhere.
+        replicas: The number of independent models, which is the leading axis of every parameter.
+        seed: Seed of the weights. With None, they are zero, and can be loaded from a checkpoint.
+        device: The device of the model. The weights do not depend on the device.
         categories: The number of categories of each latent variable; 2 makes them bits.
-        likelihood: What the decoder's outputs mean; the logits of bits by default.
+        likelihood: The distribution of pixels given the decoder's outputs; by default, the outputs
+            are logits of bits.
         encoder_scale: Factor on the initial weights of the last affine layer of every encoder.
-        raw: Whether networks get pixels as they are, and bits as 0 and 1. All biases then start at
-            zero: the means of the pixels are not used.
+        raw: Whether networks get raw pixels, and bits as 0 and 1. All biases are then initially
+            zero, and the means of the pixels are not used.
     """
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)

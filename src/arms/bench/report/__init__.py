@@ -20,12 +20,12 @@ def build_report(
 ) -> Collection:
     """Write a page that compares runs, and return its runs and problems.
 
-    A run that is missing, unfinished or broken is listed on the page, and never an error.
+    The page lists runs that are missing, unfinished or broken. They do not cause an error.
 
     Args:
         run_paths: Run directories, archives (`arms archive`), or folders of them.
-        output: The page, an .html file; its folder is made.
-        files: Whether to write every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) too, into
+        output: The page, an .html file. Its folder is created if necessary.
+        files: Whether to also write every table (Markdown, LaTeX, CSV) and figure (PDF, SVG) to
             `<page>_files`.
     """
     page = Path(output)

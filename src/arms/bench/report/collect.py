@@ -33,8 +33,8 @@ class RunData:
     path: Path
     config: TrainConfig
     metrics: Sequence[Record]
-    bounds: Bounds | None  # None if the run has none at its last step
-    note: str  # a warning of its data set
+    bounds: Bounds | None  # None if there are no bounds at the last step
+    note: str  # the warning of the data set
     provenance: Record
     picture: bytes | None
 
@@ -57,7 +57,7 @@ class Collection(NamedTuple):
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Read run directories, archives and folders; each run once, in alphabetical order."""
+    """Read run directories, archives and folders. Each run is read once, in alphabetical order."""
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
     for path in map(Path, paths):
@@ -98,7 +98,7 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
     picture = run.path / "samples.png"
     content = read_bytes(picture, MAX_PICTURE_BYTES + 1) if picture.is_file() else None
     if content and (len(content) > MAX_PICTURE_BYTES or not content.startswith(PNG_MAGIC)):
-        found.append("samples.png is larger than 4 MiB, or not a PNG file; omitted")
+        found.append("samples.png is omitted, because it is larger than 4 MiB or not a PNG file")
         content = None
     problems += [Problem(str(run.path), what) for what in found]
     provenance: Record = {}
@@ -110,14 +110,14 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
 
 def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
     """Return the complete records in the order of their steps, and a description of problems."""
-    # Lines are counted first: a run that is still training may append one before it is read again.
+    # Count the lines first, because a running training may append a line in between.
     lines = run.metric_lines()
     records = [record for record in run.metrics() if is_complete(record, config.replicas)]
     stopped, found = stopped_replicas(records), []
     left = config.replicas - len(stopped)
     lost = sum(bool(line.strip()) for line in lines) - len(records)
     if lost > 0:
-        found.append(f"metrics.jsonl: {lost} of {len(lines)} lines are incomplete; skipped")
+        found.append(f"metrics.jsonl: skipped {lost} of {len(lines)} lines, which are incomplete")
     if stopped and left:
         each = ", ".join(f"replica {one} at step {step:,}" for one, step in sorted(stopped.items()))
         means = f"means are over the other {left} of {config.replicas}"
@@ -129,7 +129,7 @@ def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
 
 
 def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunData]:
-    """Keep one run per seed and configuration, because repeated runs are not evidence."""
+    """Keep one run per seed and configuration, because repeated runs add no information."""
     observation = {name: getattr(TrainConfig, name) for name in OBSERVATION}
     by_training: dict[TrainConfig, list[RunData]] = {}
     for run in runs:
@@ -140,5 +140,5 @@ def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunDa
         kept.append(best)
         for run in (run for run in same if run is not best):
             what = "configuration" if run.config == best.config else "seed and training"
-            problems.append(Problem(str(run.path), f"the same {what} as {best.path}; skipped"))
+            problems.append(Problem(str(run.path), f"skipped: the same {what} as {best.path}"))
     return kept

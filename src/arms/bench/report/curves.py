@@ -11,7 +11,7 @@ from arms.bench.output import is_drawable
 from arms.bench.report.figures import Curve, Panel, style_of
 from arms.bench.report.groups import Group, Row
 
-MAX_POINTS = 200  # per curve: more than a panel on a screen can show
+MAX_POINTS = 200  # per curve; a panel on a screen cannot show more
 
 
 def training_panels(group: Group) -> dict[str, Panel]:
@@ -28,7 +28,7 @@ def training_panels(group: Group) -> dict[str, Panel]:
 
 
 def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | None]]:
-    """Arrange comparisons that differ in n as in the paper: columns for n, rows for metrics."""
+    """Arrange comparisons that differ in n in columns, with a row for each metric."""
     grid = []
     for key, metric in METRICS.items():
         row: list[Panel | None] = []
@@ -51,7 +51,7 @@ def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
 
 
 def _curve(row: Row, metric: Metric) -> Curve | None:
-    # An unfinished run would shorten the curve of the runs it is pooled with.
+    # An unfinished run would shorten the mean curve of the other runs in its row.
     runs = [
         {record["step"]: record[metric.key] for record in run.metrics if metric.key in record}
         for run in row.evaluated_runs or row.runs
@@ -60,15 +60,14 @@ def _curve(row: Row, metric: Metric) -> Curve | None:
     if not len(steps):
         return None
     values = np.array([[_number(value) for run in runs for value in run[step]] for step in steps])
-    # A replica that stopped is omitted from the first step on: shortly before the end, its values
-    # would dominate the mean.
+    # Omit stopped replicas at all steps, because their last values would dominate the mean.
     if (going := np.isfinite(values[-1])).any():
         values = values[:, going]
     finite = np.isfinite(values).all(1)
     if not finite.any():
         return None
     steps, values = steps[finite], values[finite]
-    # Consecutive records are averaged, under the last of their steps.
+    # Average consecutive records, and use the last of their steps.
     starts = np.arange(0, len(steps), math.ceil(len(steps) / MAX_POINTS))
     ends = np.append(starts[1:], len(steps))
     values = np.add.reduceat(values, starts, axis=0) / (ends - starts)[:, None]

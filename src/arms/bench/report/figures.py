@@ -1,8 +1,8 @@
 """Figures, drawn with matplotlib, for files and for the page.
 
 Every estimator has the same color, dash and marker in all figures. Two estimators of the same
-target never share a color. The colors are those of Okabe and Ito and of Tol, for color-blind
-readers. Dashes and markers distinguish curves in black and white.
+target never share a color. The colors come from the palettes of Okabe and Ito and of Tol, which
+suit color-blind readers. Dashes and markers distinguish curves in black and white.
 """
 
 import io
@@ -21,8 +21,8 @@ from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 
 from arms.bench.runs.files import make_folder, replace_file
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75  # inches: of a single panel, and of several
-# No dates, so that files change only with their contents.
+COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75  # inches, for a single panel and for several panels
+# Files contain no dates, so that they change only with the figure.
 STAMPS: Mapping[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 SETTINGS: dict[str, Any] = {
     "font.size": 7.5,
@@ -34,12 +34,12 @@ SETTINGS: dict[str, Any] = {
     "axes.grid": True,
     "grid.alpha": 0.25,
     "grid.linewidth": 0.5,
-    "xtick.major.size": 0,  # there are lines of the grid
+    "xtick.major.size": 0,  # the grid replaces ticks
     "ytick.major.size": 0,
-    "text.parse_math": False,  # a name from a run directory may contain dollar signs
-    "pdf.fonttype": 42,  # text, not outlines: searchable, and required by publishers
-    "svg.fonttype": "none",  # text here too
-    "svg.hashsalt": "arms",  # the same figure gives the same file
+    "text.parse_math": False,  # names of runs may contain dollar signs
+    "pdf.fonttype": 42,  # text instead of outlines is searchable, and publishers require it
+    "svg.fonttype": "none",  # text instead of outlines
+    "svg.hashsalt": "arms",  # makes files reproducible
 }
 
 VERMILION, BLUE, SKY, GREEN = "#D55E00", "#0072B2", "#56B4E9", "#009E73"
@@ -55,7 +55,7 @@ DASHES: Mapping[str, tuple[float, tuple[float, ...]]] = {
     "dashdot": (0, (5, 1.5, 1.2, 1.5)),
     "longdash": (0, (9, 2.5)),
 }
-MARKERS = "osD^vPX*p"  # these and the dashes as matplotlib writes them
+MARKERS = "osD^vPX*p"  # markers and dashes in matplotlib's notation
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ STYLES: dict[str, Style] = {
     "cross-paired": Style(TEAL, "dash", "p"),
     "arms-taylor": Style("#E377C2", "dashdot", "X"),
     "reinmax": Style(GRAY, "longdash", "o"),
-    # On the bound, an estimator has the color of the one that it is made of.
+    # An estimator of the bound has the color of the corresponding estimator of the expectation.
     "arms-ms": Style(VERMILION, "longdash", "o"),
     "arms-ms-dirichlet": Style(BLUE, "longdash", "s"),
     "arms-ms-gaussian": Style(SKY, "longdash", "D"),
@@ -103,10 +103,10 @@ STYLES |= {f"{name} (unfolded)": replace(STYLES[name], marker="X") for name in U
 
 
 def style_of(estimator: str) -> Style:
-    """Return the style of an estimator; without an entry, it is derived from the name."""
+    """Return the style of an estimator. Without an entry, the style is derived from the name."""
     if estimator in STYLES:
         return STYLES[estimator]
-    # No entry is black, so that these styles differ from all entries.
+    # Derived styles are black, which no entry uses.
     index = zlib.crc32(estimator.encode())
     marker = MARKERS[index // len(DASHES) % len(MARKERS)]
     return Style(BLACK, list(DASHES)[index % len(DASHES)], marker)
@@ -204,7 +204,7 @@ def _draw_panel(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
 
 def _add_legend(figure: Figure, curves: Sequence[Curve]) -> None:
     handles = [Line2D([], [], label=curve.name, **curve.look()) for curve in curves]
-    # A letter is about 4 points wide, and the line before it 40.
+    # A letter is about 4 points wide, and the line of a legend entry 40 points.
     columns = int(72 * figure.get_figwidth() / (40 + 4 * max(len(curve.name) for curve in curves)))
     rows = math.ceil(len(curves) / max(1, columns))
     layout: dict[str, Any] = {"ncols": math.ceil(len(curves) / rows), "columnspacing": 1.2}

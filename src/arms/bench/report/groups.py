@@ -8,7 +8,7 @@ from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.report.collect import RunData
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
 
-POOLED_FIELDS = {"seed", "replicas"}  # runs that differ in nothing else are one row
+POOLED_FIELDS = {"seed", "replicas"}  # runs that differ only in these fields form one row
 DECODER_RULES = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
 
 
@@ -20,9 +20,9 @@ class Setting(NamedTuple):
     num_samples: int
     steps: int
     decoder_samples: str
-    structure: str = ""  # tells models of a user apart that have one name
+    structure: str = ""  # distinguishes user models of the same name
     categories: int = 2
-    latents: int = 0  # 0 for bits: their number may differ within one table
+    latents: int = 0  # 0 for bits, because their number may differ within a table
     layers: tuple[int, ...] = ()
     likelihood: str = "bernoulli"
     inputs: str = "centered"
@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """Describe each field in words, or as "" where it does not apply."""
+        """Describe each field in words, or by "" if it does not apply."""
         structure = f" (structure {self.structure})" if self.structure else ""
         kind = "latents" if self.categories > 2 else "bits"
         layers = f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} {kind}"
@@ -62,7 +62,7 @@ class Row:
 
     @property
     def biased(self) -> bool:
-        """Whether the estimator is biased; then the label says so, and it is never bold."""
+        """Whether the estimator is biased. If so, the label says so, and numbers are never bold."""
         return self.estimator in BIASED_ESTIMATORS
 
     @property

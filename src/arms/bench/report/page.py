@@ -21,7 +21,7 @@ from arms.bench.report.groups import Group
 from arms.bench.report.tables import MARKING_RULE, Table, headline
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
-ID = re.compile(r"\b[mp][0-9a-f]{10}\b")  # of a marker or a clipped area
+ID = re.compile(r"\b[mp][0-9a-f]{10}\b")  # ids of markers and clip paths
 
 
 class Section(NamedTuple):
@@ -35,7 +35,7 @@ class Section(NamedTuple):
 
     @property
     def first_panel(self) -> str:
-        """The panel that stands beside the result: the test bound, if it was recorded."""
+        """The panel next to the result: the test bound, if it was recorded."""
         bounds = [key for key in self.panels if key.startswith("test_bound")]
         return [*bounds, *self.panels][0]
 
@@ -68,9 +68,9 @@ def render(
 
 
 def strip(run: RunData) -> str:
-    """Return, as CSS, the shape of the upper part of a run's picture: its first replica."""
+    """Return the CSS aspect ratio of the part of a picture that shows the first replica."""
     assert run.picture
-    width, height = (int.from_bytes(run.picture[at : at + 4]) for at in (16, 20))  # of a PNG
+    width, height = (int.from_bytes(run.picture[at : at + 4]) for at in (16, 20))  # PNG header
     return f"{width} / {max(1, height * 3 // (1 + 2 * run.config.replicas))}"
 
 
@@ -113,7 +113,7 @@ def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
     whole = fromstring(svg)  # noqa: S314 (matplotlib wrote it)
     for grid in (one for one in whole.iter() if "tick_" in one.get("id", "")):
         for line in grid.iter():
-            line.attrib.pop("clip-path", None)  # it is inside the axes anyway
+            line.attrib.pop("clip-path", None)  # the line is inside the axes without clipping
     (root,) = _slim(whole, names)
     return Markup(tostring(root, encoding="unicode").replace(" />", "/>"))  # noqa: S704 (escaped)
 
@@ -129,7 +129,7 @@ def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
             style = re.sub("font-family:[^;]*;?", "", value).replace("#000000", "currentColor")
             slim.set("class", names[style.replace("fill: #ffffff", "fill: none")])
         elif name == "id" and slim.tag == "g":
-            if value.startswith(("curve-", "key-", "area")):  # other figures have these ids too
+            if value.startswith(("curve-", "key-", "area")):  # ids must be unique on the page
                 slim.set("class", value)
         elif name == "d":
             slim.set(name, _short_path(value))

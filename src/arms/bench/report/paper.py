@@ -1,7 +1,8 @@
 """The numbers of the ARMS paper (Dimitriev & Zhou, ICML 2021), and their caveats.
 
-They are in paper_tables.json, under our names of estimators. The paper's ARMS-D, ARMS-N and ARMS-MS
-are our arms-dirichlet, arms-gaussian and arms-ms-dirichlet. The paper did not fold the direct term.
+The numbers are in paper_tables.json, under our names of estimators. The paper's ARMS-D, ARMS-N and
+ARMS-MS are our arms-dirichlet, arms-gaussian and arms-ms-dirichlet. The paper does not fold the
+direct term.
 """
 
 import json
@@ -71,7 +72,7 @@ def caveats(group: Group) -> tuple[str, ...]:
 def _departure(group: Group, name: str) -> str:
     """Describe how a field of these runs differs from the paper, or return ""."""
     configs = [run.config for row in group.rows for run in row.runs]
-    if name == "decoder_samples":  # a bound trains its decoder on its own samples, in the paper too
+    if name == "decoder_samples":  # on a bound, the paper also trains the decoder on all samples
         configs = [one for one in configs if not one.make_estimator().target.subtracts_log_q]
     ours = {getattr(config, name) for config in configs}
     paper = getattr(apply_preset("paper"), name)

@@ -13,10 +13,10 @@ from arms.bench.report.tables import write_csv
 from arms.bench.toy import Ascent, ToyCurve, exact_variance, probabilities
 from arms.designs import COUPLINGS, BitCoupling
 
-# A coupling has the style of the estimator that draws from it.
+# A coupling has the style of the estimator that uses it.
 ESTIMATOR_OF = {"independent": "loorf", "systematic": "arms"}
 PANELS_PER_ROW = 4
-SHOWN_DECADES = 4  # of the variance: that of `arms` reaches zero
+SHOWN_DECADES = 4  # decades of variance; a limit is needed because `arms` reaches zero
 ARCH_POINTS = 1601  # the variance of `arms` has n arches
 PROBABILITY = "\u03c3(φ)"
 
@@ -33,8 +33,9 @@ class Correlations(NamedTuple):
 def smallest_correlation(probs: Tensor, n: int) -> Tensor:
     """Return the smallest common correlation that n exchangeable Bernoulli(p) can have.
 
-    Their sum is a whole number of mean np, so its variance n p(1-p) (1 + (n-1) rho) is at least
-    {np}(1 - {np}), with {.} the fractional part: Hoernig (2018), and docs/math/systematic.md.
+    The sum of the samples is an integer with mean np. Its variance n p(1-p) (1 + (n-1) rho) is
+    therefore at least {np}(1 - {np}), where {.} is the fractional part. References: Hoernig (2018),
+    and docs/math/systematic.md.
     """
     part = (as_count(n, 2, "n") * probs).frac()
     return (part * (1 - part) / (n * probs * (1 - probs)) - 1) / (n - 1)
@@ -47,7 +48,7 @@ def correlation_curves(num_samples: int = 5, points: int = 401) -> Correlations:
     for name, make in COUPLINGS.items():
         coupling = make()
         if name == "stratified" or not isinstance(coupling, BitCoupling):
-            continue  # for bits, stratified is systematic
+            continue  # for bits, stratified equals systematic
         if not (coupling.even_samples and num_samples % 2):
             curves[name] = coupling.correlation(torch.logit(probs), num_samples)
     return Correlations(num_samples, probs, curves, smallest_correlation(probs, num_samples))
@@ -102,7 +103,7 @@ def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path)
 def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
     """Draw measured variances as dots, and closed forms as lines."""
     n, drawn = curves[0].num_samples, []
-    width = 1.1 if n <= 10 else 0.7  # arches must not merge
+    width = 1.1 if n <= 10 else 0.7  # thin lines keep the arches separate
     for curve in curves:
         name, style = curve.estimator, style_of(curve.estimator)
         probs, measured = curve.probs.tolist(), curve.measured.tolist()

@@ -20,10 +20,10 @@ from arms.estimators import ALL_ESTIMATORS, as_estimator
 
 MARKING_RULE = (
     "Mean ± standard deviation s over R replicas, in nats, higher is better. Bold: the highest "
-    "mean of the column (in the overview, of the row), and every mean closer to it than the "
-    "standard error of their difference, sqrt(s₁²/R₁ + s₂²/R₂). A single replica has no standard "
-    "deviation, and is never bold. A biased estimator takes no part in the comparison. Tables "
-    "beside the paper have no bold."
+    "mean of the column (in the overview, of the row), and every mean that differs from the "
+    "highest by less than the standard error of the difference, sqrt(s₁²/R₁ + s₂²/R₂). A single "
+    "replica has no standard deviation, and is never bold. Biased estimators are never bold. "
+    "Tables with numbers of the paper have no bold."
 )
 UNEQUAL_RULE = "In this table, a run with more than n evaluations is never bold."
 CSV_PARTS = ("mean", "std", "replicas", "best")
@@ -37,11 +37,11 @@ LATEX_ESCAPES = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and standard deviation over replicas, or a number of the paper with its ±."""
+    """Mean and standard deviation over replicas, or a number from the paper with its ±."""
 
     mean: float
     std: float | None  # None for a single replica
-    replicas: int | None = None  # None for a printed number
+    replicas: int | None = None  # None for a number from the paper
     best: bool = False
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def comparison_table(group: Group, name: str) -> Table | None:
 
 
 def headline(group: Group) -> str | None:
-    """Name the unbiased estimator with the highest test bound; None if fewer than two have one."""
+    """Name the unbiased estimator with the highest test bound, if at least two have a bound."""
     found = [(row, bound_cell(row, "test", TEST_BOUND_SAMPLES)) for row in group.rows]
     bounds = [(row, cell) for row, cell in found if cell and math.isfinite(cell.mean)]
     bounds.sort(key=lambda bound: -bound[1].mean)
@@ -95,7 +95,9 @@ def headline(group: Group) -> str | None:
         said = f"{highest}. {second.label} is next, with {next_best}."
     above = [f"{row.label} {cell}" for row, cell in bounds[: bounds.index(unbiased[0])]]
     return (
-        said if not above else f"Of the unbiased estimators, {said} Above it: {', '.join(above)}."
+        said
+        if not above
+        else f"Of the unbiased estimators, {said} Biased estimators above: {', '.join(above)}."
     )
 
 
@@ -222,7 +224,7 @@ def _labeled(
     return labeled
 
 
-# ---- as files; the page's HTML is in templates/page.html.j2
+# ---- tables as files (the HTML of the page is in templates/page.html.j2)
 
 
 def markdown(table: Table) -> str:

@@ -27,7 +27,7 @@ _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "
 
 
 class ArchivedRun(Run):
-    """A run in an archive, which cannot be trained. Reading a damaged one raises an error."""
+    """A run in an archive, which cannot be trained. Reading a damaged run raises an error."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class ArchivedRun(Run):
     ) -> None:
         super().__init__(path)
         self._contents = {name: parts[part] for name, part in _PARTS.items() if part in parts}
-        self._lines = []  # an archive has kept their numbers only
+        self._lines = []  # an archive contains no lines of metrics.jsonl
         self._thinned = records
         self.damage = damage
 
@@ -74,7 +74,7 @@ def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
             what = "runs in an archive must have different names"
             raise ValueError(f"{what}, got two named {name}: leave one of them out")
     files.make_folder(file.parent)
-    # The marker comes first: by it an archive is told from other JSON files without reading them.
+    # The first line identifies an archive, so that other JSON files need not be read completely.
     head = f'{{"archived_runs": {ARCHIVE_VERSION}, "runs": [\n'
     files.replace_file(file, head + ",\n".join(entries.values()) + "\n]}\n")
     return len(entries)
@@ -84,7 +84,7 @@ def _entry_of(run: Run) -> Record:
     if not run.has_ended():
         what = "only runs that have ended can be archived"
         raise ValueError(f"{what}, got {run.path}, which is unfinished: train it to its end first")
-    # Word for word as they were written: a later version may read them in another way.
+    # Copy the files unchanged, because later versions may interpret them in another way.
     parts = {part: run.read(name) for name, part in _PARTS.items() if run.has(name)}
     replicas = run.config().replicas
     records = [record for record in run.metrics() if is_complete(record, replicas)]
@@ -94,9 +94,9 @@ def _entry_of(run: Run) -> Record:
 
 
 def _thinned(records: Sequence[Record], key: str) -> Record:
-    """Average neighboring records until at most CURVE_POINTS remain.
+    """Average neighboring records, so that at most CURVE_POINTS remain.
 
-    Each average gets the last of its steps.
+    Each average has the last step of its records.
     """
     width = -(-len(records) // CURVE_POINTS)
     parts = [records[start : start + width] for start in range(0, len(records), width)]
@@ -157,19 +157,17 @@ def _run_of(file: Path, index: int, entry: object) -> ArchivedRun:
     name = name if _is_name(name) else None
     try:
         if name is None or not isinstance(entry, dict):
-            raise ValueError("its name must be a valid folder name")
+            raise ValueError("the name must be a valid folder name")
         files.check_json(entry)
         parts = {part: entry[part] for part in _PARTS.values() if part in entry}
         if "config" not in parts or not all(isinstance(part, dict) for part in parts.values()):
             raise ValueError("config, result and provenance must be JSON objects")
         records = _records(entry.get("curves"))
         if records is None:
-            raise ValueError(
-                "each of its curves must have a list of steps, and a finite number per step"
-            )
+            raise ValueError("each curve must have a list of steps, and a finite number per step")
     except ValueError as error:
         remedy = "archive the run again, or remove it from the file"
-        damage = f"{file}: run {index} is damaged, as {error}: {remedy}"
+        damage = f"{file}: run {index} is damaged, because {error}: {remedy}"
         return ArchivedRun(file / (name or f"run {index}"), {}, [], damage)
     return ArchivedRun(file / name, parts, records)
 
@@ -204,9 +202,9 @@ class UnreadableError(ValueError):
 def run_sources(path: Path | str) -> Iterator[Path]:
     """Yield all run directories and archives at or below a path, or a single archived run.
 
-    Links to folders are followed, but not links inside those folders, and not links to a parent of
-    the path. Targets of links come last, unless they were found before. Folders that cannot be read
-    are yielded too, and `open_runs` raises an error for them.
+    Links to folders are followed, except links inside linked folders and links to a parent of the
+    path. Targets of links come last, unless they were found before. Folders that cannot be read are
+    also yielded, and `open_runs` raises an error for them.
     """
     top = Path(path)
     if top.is_file() or top.parent.is_file():
@@ -285,8 +283,8 @@ def find_runs(folder: Path | str) -> Iterator[Run]:
     """Yield all runs with a configuration, in a folder at any depth or in an archive.
 
     Raises:
-        ValueError: An archive is damaged, or a folder cannot be read. If such runs were ignored,
-            they would be trained again.
+        ValueError: An archive is damaged, or a folder cannot be read. Ignoring such runs would
+            train them again.
     """
     for path, found in examine_runs(folder):
         if isinstance(found, Run):

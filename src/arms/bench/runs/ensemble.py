@@ -1,8 +1,8 @@
 """Ensembles: runs that are trained together in one process.
 
 Runs that differ only in estimator, data set and learning rate can share a trainer. This saves time
-on a GPU, which five replicas leave half idle. Replicas are independent. If the numbers of a replica
-are not finite, only this replica stops.
+on a GPU, because five replicas use only half of it. Replicas are independent. If the numbers of a
+replica are not finite, only this replica stops.
 """
 
 import math
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 STARTS = (*RATE_FIELDS, "encoder_scale")
-"""Fields for the start of training in which runs of an ensemble may differ."""
+"""Fields of the initial state in which runs of an ensemble may differ."""
 MAY_DIFFER = ("estimator", "folded", "temperature", "dataset", *STARTS)
 """All fields in which runs of an ensemble may differ."""
 CHECKPOINT_SECONDS = 15.0
@@ -60,9 +60,9 @@ It has no effect if a checkpoint is requested for each record.
 """
 
 OnRecord: TypeAlias = Callable[[Record], None]
-"""Called with every record, which has None for replicas that have stopped."""
+"""A function that is called with every record, which has None for stopped replicas."""
 Notify: TypeAlias = Callable[[str], None]
-"""Called with each message that a user should read during training."""
+"""A function that is called with each message for the user during training."""
 
 
 class DivergedError(ValueError):
@@ -126,14 +126,14 @@ class Member:
         return self.config.replicas - len(self.stopped)
 
     def look(self, *, alone: bool) -> None:
-        """Read from the locked run where it can resume, and which replicas survive."""
+        """Read the steps from which the locked run can resume, and the surviving replicas."""
         self.stopped = self.run.stopped()
         if alone:
             state = self.run.checkpoint()
             self.states = {} if state is None else {step_of(state): state}
-        else:  # a crash may have left runs of an ensemble a save apart
+        else:  # after a crash, the checkpoints of runs in an ensemble may differ by one save
             self.states = self.run.checkpoints()
-        # A crash between the first saves leaves some runs without any: all can start again.
+        # After a crash during the first save, some runs have no checkpoint, and all start again.
         if not self.states or not (alone or self.run.has(PREVIOUS)):
             self.states[0] = {}
 
@@ -153,7 +153,7 @@ class Member:
             self.run.write_provenance(device, perf_counter() - start, together)
 
     def append(self, record: Record, finite: Sequence[bool]) -> Record:
-        """Write a record and return it; `finite` says which replicas have finite parameters."""
+        """Write a record and return it. `finite` marks replicas with finite parameters."""
         causes: dict[int, str] = {}
         for replica in self._running():
             keys = stopping_values(record)
@@ -216,7 +216,7 @@ def _tensorboard(path: Path, steps_done: int) -> "SummaryWriter | None":
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
         return None
-    # The rest of the file's name can be guessed, and TensorBoard would follow a link there.
+    # The file needs a random name, because TensorBoard would follow a link with a guessed name.
     token = f".{secrets.token_hex(8)}"
     return SummaryWriter(str(path), purge_step=steps_done + 1, filename_suffix=token)
 
@@ -227,7 +227,7 @@ def train_ensemble(
     """Resume runs at the latest step that all of them have, train them, and evaluate them."""
     began = time()
     for member in members:
-        if not member.states:  # they were used by a larger ensemble, which did not fit into memory
+        if not member.states:  # a larger ensemble, which did not fit into memory, has used them
             member.look(alone=len(members) == 1)
     trainer = _resumed(members, options, data)
     step, names = trainer.steps_done, [member.name for member in members]
@@ -274,7 +274,7 @@ def _advance(
     """Train until the end, writing records and checkpoints."""
     config, limit = members[0].config, options.limit
     part: Part = "start"
-    due = -math.inf  # the first record saves
+    due = -math.inf  # save at the first record
     with _interruptible() as interrupted:
         blocks = advance_to(trainer, config.steps, config.report_every, options.execution)
         for step, is_record in blocks:
@@ -290,7 +290,7 @@ def _advance(
                 end = perf_counter()
                 least = MOST_SAVING * (end - start) if options.checkpoint_seconds else 0
                 due = end + max(options.checkpoint_seconds, least)
-            # After the save: whatever a user's function raises, the step is kept.
+            # Call the user's function after the save, so that its errors do not lose the step.
             for member, record in records:
                 member.show(record)
             if stop:
@@ -321,7 +321,7 @@ def _record(
         if not member.surviving:
             continue
         config, dataset = member.config, data[member.config.dataset]
-        # The ensemble's replica axis holds run after run, each with its replicas.
+        # The replica axis of the ensemble concatenates the replicas of all runs.
         own = slice(index * config.replicas, (index + 1) * config.replicas)
         record = {key: value if key == "step" else value[own] for key, value in whole.items()}
         if config.evaluate_every and trainer.steps_done % config.evaluate_every == 0:
@@ -335,7 +335,7 @@ def _record(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int]]:
-    """Handle Ctrl-C and SIGTERM between steps, where a run can be resumed.
+    """Handle Ctrl-C and SIGTERM between steps, so that the run can be resumed.
 
     The yielded function returns the number of the signal, or 0. A second Ctrl-C interrupts at once.
     A second SIGTERM has no effect, because parent processes forward the signal to processes that
@@ -352,7 +352,7 @@ def _interruptible() -> Iterator[Callable[[], int]]:
     heard = [number for number in both if signal.getsignal(number) != signal.SIG_IGN]
     try:
         before = {number: signal.signal(number, ask) for number in heard}
-    except ValueError:  # only the main thread may
+    except ValueError:  # only the main thread can handle signals
         yield lambda: 0
         return
     try:
@@ -442,7 +442,7 @@ def ensemble_trainer(
     weights = {name: torch.cat([own[name] for own in of_runs]) for name in of_runs[0]}
     together, rates = _filled(wide, weights, datasets[0].levels), LearningRates(configs, device)
     trainer = Trainer(wide, datasets, device, together, stack(configs), rates)
-    # What an estimator learns starts as it would alone, too: each run gets a copy of its own.
+    # Each run gets a separate copy of the estimator's parameters, with the same initial values.
     own = prepared_estimator(config, together.event_shape, trainer.data.images.shape[1], device)
     with torch.no_grad():
         for of_all, of_one in zip(trainer.estimator_parameters, own.parameters(), strict=True):
@@ -460,8 +460,8 @@ def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int)
 def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
     """Group runs by a common step from which they can resume.
 
-    The result is the step of each group, and the indices of its runs. The step that most of them
-    share is taken first, and of several such steps the newest.
+    The result is the step of each group, and the indices of its runs. Steps that more runs share
+    come first, and newer steps before older steps.
 
     >>> group_by_step([{120, 110}, {110, 100}, {500, 490}])
     [(110, [0, 1]), (500, [2])]

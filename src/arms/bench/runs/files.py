@@ -41,7 +41,7 @@ def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterato
     try:
         try:
             is_ours = lock_descriptor(descriptor, blocking=False)
-        except OSError as error:  # some file systems know no locks
+        except OSError as error:  # some file systems do not support locks
             notify(f"{path} cannot be locked ({error.strerror}): train it in one process only")
             is_ours = True
         if not is_ours:
@@ -53,7 +53,7 @@ def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterato
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder, unless it exists; it may be a link to a folder on another disk."""
+    """Create a folder, unless it or a link to a folder exists."""
     check_path(path)
     path.mkdir(parents=True, exist_ok=True)
 
@@ -67,7 +67,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
         with written_through(temporary, data) as written:
             written.replace(path)
     except OSError as error:
-        # The temporary file is named only if something lies in its place.
+        # Errors name the temporary file only if its path is occupied.
         if error.filename == str(temporary) and not os.path.lexists(temporary):
             error.filename = str(path)
         raise
@@ -75,10 +75,10 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a temporary file and sync it to disk; remove it at the end if it remains.
+    """Write data to a temporary file, sync it to disk, and remove it at the end if it remains.
 
-    Other users can guess its name, so an existing file or link with this name is removed and never
-    opened.
+    Other users can guess the file's name. An existing file or link with this name is therefore
+    removed, and never opened.
     """
     path.unlink(missing_ok=True)
     own = None
@@ -167,8 +167,8 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def check_local(path: Path) -> None:
-    """Raise if a path is an address; s3://bucket/runs would create a folder named "s3:"."""
-    # A Path drops one of the two slashes.
+    """Raise if a path is an address. For s3://bucket/runs, a folder "s3:" would be created."""
+    # `Path` removes one of the two slashes.
     if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):
         typed = f"{address[1]}://{str(path)[address.end() :]}"
         remedy = (
@@ -188,16 +188,16 @@ def check_path(path: Path) -> None:
 
 
 def shown(path: Path) -> str:
-    """Return a path as printable text, whatever bytes it contains."""
+    """Return a path as printable text, even if it contains invalid bytes."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
 def check_json(content: object) -> None:
-    """Raise if JSON data contains values that not every reader accepts."""
+    """Raise if JSON data contains values that some readers reject."""
     try:
         json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
-        raise ValueError("it contains text that is not valid Unicode (half of a pair)") from None
+        raise ValueError("it contains text that is not valid Unicode (a lone surrogate)") from None
     except ValueError:
         raise ValueError("it contains NaN or infinity, which are not valid in JSON") from None
 
@@ -217,10 +217,10 @@ def _strict(content: object) -> object:
 
 
 def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> None:
-    """Write the newest checkpoint, and keep the one before; `run` is the run's digest."""
+    """Write the newest checkpoint, and keep the previous one. `run` is the run's digest."""
     from safetensors.torch import save
 
-    # Copies, since one tensor may stand under two names: tied weights are written twice.
+    # Copy tensors, because safetensors rejects shared memory. Tied weights are written twice.
     flat = {
         name: tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
         for name, tensor in tensors.items()
@@ -268,7 +268,7 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:
             yield file
-    except RuntimeError as error:  # of PyTorch, which opens it after safetensors did
+    except RuntimeError as error:  # PyTorch opens the file again after safetensors
         if "No such file" not in str(error):
             raise
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from error

@@ -1,11 +1,11 @@
-"""A time limit for training. The durations of its parts are measured, so that it ends in time."""
+"""A time limit for training, which uses the measured durations of earlier parts."""
 
 import math
 from time import time
 from typing import Literal, TypeAlias
 
 Part: TypeAlias = Literal["start", "block", "save", "bounds"]
-"""A part of a training: until the first steps are done, further steps, a save, or final bounds."""
+"""A part of training: up to the end of the first steps, further steps, a save, or final bounds."""
 
 
 class OutOfTimeError(Exception):
@@ -24,7 +24,7 @@ class TimeLimit:
     def __init__(self, minutes: float = math.inf) -> None:
         if not (isinstance(minutes, int | float) and minutes >= 0):
             raise ValueError(f"minutes must be a number >= 0, got {minutes!r}: 0 trains nothing")
-        self._end = time() + 60 * minutes  # a clock that other processes share
+        self._end = time() + 60 * minutes  # a clock that all processes share
         self._longest: dict[Part, float] = {}
 
     def add(self, part: Part, began: float) -> None:

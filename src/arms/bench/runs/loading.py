@@ -43,15 +43,16 @@ def load_model(
 
     Args:
         run: The run, or its directory.
-        device: `auto`, `cpu`, `cuda` or `cuda:N`: where to put the model.
+        device: The device of the model: `auto`, `cpu`, `cuda` or `cuda:N`.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         model: Your own model, if the run has one: a model of the same structure with any weights,
-            or the function that makes it.
-        dataset: Your own data set, if the run has one that came from no file, or whose file has
-            moved.
+            or the function that makes the model.
+        dataset: Your own data set, if the run has one. It is only needed if the data set was not
+            read from a file, or if the file was moved.
 
     Raises:
-        ValueError: There is no intact checkpoint, it is of another model, or no replica survives.
+        ValueError: There is no intact checkpoint, the checkpoint belongs to another model, or no
+            replica survives.
     """
     run = run if isinstance(run, Run) else Run(run)
     config, weights, stopped = run.config(), run.weights(), run.stopped()
@@ -62,11 +63,11 @@ def load_model(
         given = model is not None
         what = "the model given" if given else f"the built-in {config.network} network"
         raise ValueError(
-            f"{what} has parameters of other names or shapes than the checkpoint of {run.path} on "
+            f"{what} has other parameter names or shapes than the checkpoint of {run.path} on "
             f"{data.name}: pass the model that was trained, with load_model(run, model=...) or "
             "--model my_module:make_model"
         )
-    # Not of buffers, which may hold infinities, such as a mask.
+    # Buffers are not checked, because some contain infinities, such as a mask.
     learned = {name: weights[name] for name, _ in own.named_parameters()}
     finite = enumerate(finite_replicas(learned, config.replicas))
     kept = [replica for replica, is_finite in finite if is_finite and replica not in stopped]
@@ -106,7 +107,7 @@ def own_model(
     structure = structure_of(own)
     if not own.name and config.network in NETWORKS:
         built_in = sized.build_model(dataset.pixel_mean(), dataset.levels, blank=True)
-        if structure == structure_of(built_in):  # made by hand
+        if structure == structure_of(built_in):  # the user created a built-in network
             return sized, own
     return replace(sized, network=name_of(own), structure=structure), own
 
@@ -133,7 +134,7 @@ def _made(make: MakeModel, dataset: Dataset) -> object:
     except (Exception, SystemExit) as error:
         name = getattr(make, "__qualname__", type(make).__name__)
         raise ValueError(
-            f"the function {name!r} must return a DiscreteVAE for {dataset.name}, but it raised "
+            f"the function {name!r} must return a DiscreteVAE for {dataset.name}, but raised "
             f"{described(error)}: call it in Python to see the traceback"
         ) from error
 
@@ -142,9 +143,7 @@ def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
     """Raise if the user's own model cannot be trained on a data set."""
     width, pixels = model.pixel_mean.shape[-1], dataset.train.shape[1]
     if width != pixels:
-        what = (
-            f"the model is for images of {width} pixels, but those of {dataset.name} have {pixels}"
-        )
+        what = f"the model is for images of {width} pixels, but {dataset.name} has {pixels} pixels"
         raise ValueError(f"{what}: pass a model for images of this size")
     model.likelihood.check_levels(dataset.levels)
     x, logits, weights = _try_on_images(model, dataset)
@@ -171,7 +170,7 @@ def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor
         except (Exception, SystemExit) as error:
             raise ValueError(
                 f"the model {name_of(model)!r} must accept images {list(x.shape)} (replicas, "
-                f"images, pixels) of {dataset.name}, but it raised {described(error)}"
+                f"images, pixels) of {dataset.name}, but raised {described(error)}"
             ) from error
 
 
@@ -208,7 +207,7 @@ def own_data(
 def _data_of(
     run: Run, config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None
 ) -> Dataset:
-    """Return the data set of a run, by name, from its path, or as given."""
+    """Return the data set of a run: the given one, or the one with its name or path."""
     if given is None and config.dataset in DATASETS:
         return load(config.dataset, data_dir)
     path = run.data_path()
@@ -258,13 +257,13 @@ def name_inputs(
 ) -> tuple[list[TrainConfig], dict[str, Dataset | Path]]:
     """Enter the names of the user's model and data sets into configurations.
 
-    Also return the data sets. A data set that was read from a file is returned as its path, so that
-    other processes can read it.
+    The data sets are also returned. A data set from a file is returned as its path, so that other
+    processes can read it.
     """
     named, own = [], dict[str, Dataset | Path]()
     for config in configs:
         source = config.dataset if dataset is None else dataset
-        if source in DATASETS and make is None:  # it need not be loaded here
+        if source in DATASETS and make is None:  # no need to load the data set here
             named.append(replace(config, dataset=str(source)))
             continue
         data = load_once(source, data_dir)
@@ -276,7 +275,7 @@ def name_inputs(
 
 
 def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
-    """Return the directory for a run in a folder: existing, of a shorter run, or new.
+    """Return the directory in a folder for a run: of this run, of a shorter run, or a new one.
 
     A shorter run is continued, unless it has a cosine schedule, which ends with the run.
     """
@@ -297,7 +296,7 @@ def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
 
 
 def find_attribute(subject: str) -> Any:
-    """Import module:attribute, also from the current folder; raise ValueError on failure."""
+    """Import module:attribute, with the current folder in the search path."""
     module, _, attribute = subject.partition(":")
     if not module or not attribute:
         what = f"expected a name in a module, such as my_module:make_model, got {subject!r}"
@@ -308,7 +307,7 @@ def find_attribute(subject: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except AttributeError as error:
         raise ValueError(f"cannot find {subject!r}: {error}") from None
-    except (Exception, SystemExit) as error:  # whatever a module does when it is imported
+    except (Exception, SystemExit) as error:  # importing runs arbitrary code
         path = Path(module)
         if path.suffix == ".py" or len(path.parts) > 1:
             place = f" in the folder {path.parent}" if len(path.parts) > 1 else ""

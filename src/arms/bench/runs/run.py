@@ -1,15 +1,15 @@
-"""A run directory: the configuration, the results, and what is needed to resume after a crash.
+"""A run directory: the configuration, the results, and the state from which training can resume.
 
-config.json      the configuration; a field that is missing has its default. "data_path" is where
-                 a user's own data set was read from
-metrics.jsonl    a record per line: step, then each metric as a list with one number per replica,
-                 null once it stopped
+config.json      the configuration; a missing field has its default value. "data_path" is the path
+                 from which a user's own data set was read
+metrics.jsonl    one record per line: the step, and each metric as a list with one number per
+                 replica, or null for a stopped replica
 checkpoint.safetensors, checkpoint.previous.safetensors
-result.json      the final bounds, once training has ended; "stopped": {replica: step} where
-                 numbers were not finite
+result.json      the final bounds, after the end of training; "stopped" is {replica: step} for
+                 replicas whose numbers were not finite
 provenance.json  versions, device, command, wall time
 samples.png      test images, reconstructions and samples, drawn by `arms sample`
-events.*         the metrics again, for TensorBoard, where it is installed
+events.*         the metrics for TensorBoard, if it is installed
 .lock            locked while a process trains the run
 """
 
@@ -57,10 +57,10 @@ BESIDE_CONFIG = ("schema", "data_path")
 class Run:
     """A run directory, which may not exist yet.
 
-    Each file is read when it is first needed, and remembered: open the run again, or call
-    `refresh`, to see what another process has written since. Every file is replaced whole or
-    appended by a line. A crash leaves at most a half-written last line of metrics.jsonl, which is
-    skipped.
+    Each file is read when it is first needed, and then cached. To see later changes by other
+    processes, open the run again, or call `refresh`. Files are either replaced as a whole or
+    extended by a line. After a crash, only the last line of metrics.jsonl may be incomplete, and it
+    is skipped.
 
     Args:
         path: The directory.
@@ -70,7 +70,7 @@ class Run:
         self.path = Path(path)
         files.check_path(self.path)
         self.trained_here = False
-        """Whether this object has written records or final bounds, and not only read them."""
+        """Whether this object has written records or final bounds."""
         self.refresh()
 
     def __repr__(self) -> str:
@@ -95,7 +95,7 @@ class Run:
             data_path: The path of the user's own data set, if any.
         """
         self.check_same_run(config)
-        for name in WRITTEN:  # before the first step, not at the first save
+        for name in WRITTEN:  # check before the first step instead of at the first save
             files.check_replaceable(self.path / name)
         if not self.exists():
             files.make_folder(self.path)
@@ -114,7 +114,7 @@ class Run:
         return self.has("config.json")
 
     def check_same_run(self, config: TrainConfig) -> None:
-        """Raise unless the directory is new, or contains this run, perhaps with fewer steps."""
+        """Raise unless the directory is new, or contains this run, possibly with fewer steps."""
         remedy = "choose another directory"
         if not self.exists():
             if found := [name for name in NEED_CONFIG if (self.path / name).exists()]:
@@ -181,7 +181,7 @@ class Run:
         if expected := _expected_result(result, config.replicas):
             file = self.path / "result.json"
             raise ValueError(f"{file} must contain {expected}: remove it, and train the run again")
-        # A run that was given more steps has the bounds of its earlier end until the new one.
+        # An extended run has the bounds of its earlier end until it reaches its new end.
         return result if result.get("steps", config.steps) == config.steps else None
 
     def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
@@ -192,14 +192,14 @@ class Run:
 
         Args:
             config: The requested configuration, possibly with more steps; by default config.json's.
-            images: The required number of images per split; all by default.
+            images: The required number of images per split; by default all images.
         """
         if config is not None:
             self.check_same_run(config)
         if not self.exists() or (config is not None and is_longer(config, self.config())):
             return False
         result = self.result()
-        seen = None if result is None else result.get("images")  # None if it is all of them
+        seen = None if result is None else result.get("images")  # None means all images
         return result is not None and (seen is None or (images is not None and images <= seen))
 
     def has(self, name: str) -> bool:
@@ -207,7 +207,7 @@ class Run:
         return name in self._contents or (self.path / name).exists()
 
     def read(self, name: str) -> Record:
-        """Return the content of one of its JSON files."""
+        """Return the content of a JSON file of the run."""
         if name not in self._contents:
             self._contents[name] = self._parse(name)
         return self._contents[name]
@@ -273,7 +273,7 @@ class Run:
             earlier = self.provenance()
         before = earlier.get("wall_seconds")
         if not isinstance(before, int | float) or not math.isfinite(before):
-            before = 0.0  # a damaged note must not end a training
+            before = 0.0  # a damaged provenance.json must not stop the training
         on_gpu = device.startswith("cuda")
         record = {
             "version": arms.__version__,
@@ -290,7 +290,7 @@ class Run:
         self._write("provenance.json", record)
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write a checkpoint, and keep the one before."""
+        """Write a checkpoint, and keep the previous one."""
         write_checkpoint(self.path, tensors, self._digest())
 
     def weights(self) -> dict[str, Tensor]:
@@ -307,7 +307,7 @@ class Run:
         return next((state for state in found if state is not None), None)
 
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
-        """Return all intact checkpoints by step; if two have the same step, the newer one."""
+        """Return all intact checkpoints by step. If two have the same step, return the newer."""
         found = map(self._read_checkpoint, reversed(CHECKPOINTS))
         return {step_of(state): state for state in found if state is not None}
 
@@ -334,8 +334,8 @@ class Run:
         """Remove records and checkpoints of later steps, which will be trained again.
 
         Call `checkpoint()` or `checkpoints()` first, because only checkpoints that were read are
-        removed. Checkpoints that were not read are older than the one in use. A later checkpoint
-        that remained would replace the one in use at the next save.
+        removed. Unread checkpoints are older than the one in use. A remaining later checkpoint
+        would replace the one in use at the next save.
         """
         kept = [files.to_json(record) for record in self.metrics() if record["step"] <= step]
         files.replace_file(self.path / "metrics.jsonl", "".join(kept))
@@ -425,7 +425,7 @@ def _expected_result(result: Record, replicas: int) -> str:
 
 
 def commit() -> str:
-    """Return the commit of the package, but not of a project in which it is installed.
+    """Return the commit of the package, and never the commit of a project that contains it.
 
     The environment variable ARMS_COMMIT has priority. Without a commit, return a digest of the
     source.
@@ -434,7 +434,7 @@ def commit() -> str:
     return said or _git_commit(PACKAGE) or f"source-{_source_digest()}"
 
 
-@cache  # it is asked of every run, and a process has the code that it was started with
+@cache  # the code of a running process does not change
 def _git_commit(package: Path) -> str:
     git = ["git", "-C", str(package)]
     is_ours = [*git, "ls-files", "--error-unmatch", "__init__.py"]

@@ -44,7 +44,7 @@ from arms.bench.training.engine import (
 )
 
 OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
-"""Called with every record of every run, with the arguments of `OnRecord` and the configuration."""
+"""A function that is called with every record of every run and the run's configuration."""
 
 
 def train(
@@ -65,39 +65,41 @@ def train(
 ) -> Run:
     """Train to the end of `config.steps`, evaluate, and return the run. Call it again to resume.
 
-    A finished run is not changed, unless `config` has more steps. Then the run continues from its
-    end. This is not possible with a cosine schedule, which has ended. A replica whose numbers are
-    not finite is stopped, and the others continue. Nothing is written before all arguments are
-    checked, and the model has been tried on two images.
+    A finished run is not changed, unless `config` has more steps. In this case, the run continues
+    from its end. With a cosine schedule, this is not possible, because the schedule has ended. If
+    the numbers of a replica are not finite, the replica is stopped, and the others continue.
+    Nothing is written before all arguments are checked and the model is tried on two images.
 
-    Training changes some settings of the process, and restores them at the end: the
-    handlers of SIGINT and SIGTERM, so that Ctrl-C and the end of a job save first; PyTorch's
-    precision of matrix products on a GPU, or its number of threads on a CPU; and the state of a
-    GPU's default generator. It empties PyTorch's cache of freed GPU memory at the end. Your own
-    compiled functions stay compiled.
+    Training changes some settings of the process, and restores them at the end: the handlers of
+    SIGINT and SIGTERM, so that the run is saved before the process ends; PyTorch's precision of
+    matrix products on a GPU, or its number of threads on a CPU; and the state of the default
+    generator of a GPU. PyTorch's cache of freed GPU memory is emptied at the end. Your own compiled
+    functions stay compiled.
 
     Args:
-        config: What to train. Only the fields of its identity affect the numbers.
+        config: The configuration. Only the fields of its identity affect the numbers.
         directory: The run's directory, created if necessary.
         device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU if there is one.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         dataset: Your own images, instead of those that `config` names; see `as_dataset`.
         model: Your own model, instead of the one that `config` names, or a function of the data set
-            that returns a model with one replica. The run then has your model's name, number of
+            that returns a model with one replica. The run then has your model's name, its number of
             latents, and a fingerprint of its structure. The model is trained in place. If the run
             was already finished, its weights are loaded into the model.
-        evaluate: How many images of each split the final bounds use; all by default.
-        execution: How steps are executed, see `Engine`.
-        checkpoint_seconds: Time between two checkpoints, written at records; 0 saves at each.
-        limit: When to stop, after a save; never by default.
-        progress: Whether to show a bar, on a terminal or in a notebook; or the bars to add it to.
-        on_record: Called with every record.
-        notify: Called with messages for the user.
+        evaluate: The number of images per split for the final bounds; all by default.
+        execution: How steps are executed; see `Engine`.
+        checkpoint_seconds: Time between two checkpoints, which are written after records. With 0,
+            there is a checkpoint for every record.
+        limit: A time limit. Training stops after a save. By default, there is no limit.
+        progress: Whether to show a progress bar on a terminal or in a notebook, or the bars to
+            which a bar is added.
+        on_record: A function that is called with every record.
+        notify: A function that is called with messages for the user.
 
     Raises:
         DivergedError: No replica survives.
-        OutOfTimeError: The limit has stopped it; called again, it resumes.
-        ValueError: An argument cannot be used, or the directory holds another run.
+        OutOfTimeError: The limit was reached. Call the function again to resume.
+        ValueError: An argument is invalid, or the directory contains another run.
     """
     limit = limit or TimeLimit()
     options = TrainOptions(
@@ -136,29 +138,30 @@ def train_together(
 ) -> list[Run]:
     """Train runs that differ only in estimator and data set as one ensemble, or resume them.
 
-    Each run has its own directory, and is like one of `train`, but its noise depends on the other
-    runs too. Finished runs are not changed. Runs at different steps are resumed one after the
-    other. An ensemble that does not fit into memory is halved.
+    Each run has its own directory, as with `train`, but its noise also depends on the other runs.
+    Finished runs are not changed. Runs at different steps are resumed one after the other. An
+    ensemble that does not fit into memory is halved.
 
     Args:
-        configs: What to train; `arms.bench.runs.ensemble.group_for_ensembles` sorts runs into those
-            that can share an ensemble.
+        configs: The configurations. `arms.bench.runs.ensemble.group_for_ensembles` groups runs that
+            can share an ensemble.
         directories: A directory for each run.
         device: As for `train`.
         data_dir: As for `train`.
-        datasets: A data set for each run, instead of those named; all with images of one shape.
+        datasets: A data set for each run, instead of those that `configs` name. All images must
+            have the same shape.
         evaluate: As for `train`.
         execution: As for `train`.
         checkpoint_seconds: As for `train`.
         progress: As for `train`.
-        on_record: Called with every record of every run, and its configuration.
+        on_record: A function that is called with every record and the run's configuration.
         notify: As for `train`.
         limit: As for `train`.
 
     Raises:
-        DivergedError: A run has no replica that survives; the others are trained to their end.
-        OutOfTimeError: The limit has stopped them; called again, they resume.
-        ValueError: An argument cannot be used, or a directory holds another run.
+        DivergedError: A run has no surviving replica. The other runs are trained to their end.
+        OutOfTimeError: The limit was reached. Call the function again to resume.
+        ValueError: An argument is invalid, or a directory contains another run.
     """
     limit = limit or TimeLimit()
     options = TrainOptions(
@@ -230,7 +233,7 @@ def _train(
     options = replace(options, device=choose_device(options.device))
     check_execution(options.execution, options.device)
     if options.device == "cpu" and config.precision != "highest":
-        effect = "has an effect on a GPU only: a CPU computes in float32"
+        effect = "has no effect on a CPU, which computes in float32"
         options.notify(f"precision {config.precision!r} {effect}")
     names = dict.fromkeys(member.config.dataset for member in rest)
     data = {name: given.get(name) or load(name, data_dir) for name in names}
@@ -239,13 +242,13 @@ def _train(
         bars = progress if isinstance(progress, Bars) else None
         if progress is True:
             bars = contexts.enter_context(Bars(on_stderr=True))
-        for member in rest:  # only now: a wrong device, data set or model leaves nothing behind
+        for member in rest:  # created after all checks, so that errors leave no directories
             if bars is not None:
                 member.watcher = Watcher(bars, member.name, member.config.steps)
             make_folder(member.run.path)
             contexts.enter_context(locked(member.run.path, options.notify))
             member.run.refresh()
-        # Another process may have trained some of them: what is there under the lock counts.
+        # Another process may have trained some runs meanwhile, so read them again under the lock.
         rest = _unfinished(rest, options)
         for member in rest:
             member.look(alone=len(rest) == 1)
@@ -276,7 +279,7 @@ def _check_goes_on(member: Member) -> None:
         what = f"{run.path} has no intact checkpoint, so training cannot continue from its end"
         raise ValueError(f"{what}: train it again in another directory")
     if step and is_longer(member.config, run.config()):
-        member.notify(f"{run.path} goes on from step {step:,} to {end:,}")
+        member.notify(f"{run.path} continues from step {step:,} to {end:,}")
 
 
 def _train_locked(

@@ -26,7 +26,7 @@ STATES: tuple[State, ...] = get_args(State)
 class Task:
     """A requested run, with its directory and its progress.
 
-    The configuration is the requested one, with the precision of an existing run.
+    If a run exists, the requested configuration gets the precision of this run.
     """
 
     config: TrainConfig
@@ -42,7 +42,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that are trained together: an ensemble on a GPU, and a single run elsewhere."""
+    """Runs that are trained together: an ensemble on a GPU, or a single run on a CPU."""
 
     tasks: tuple[Task, ...]
 
@@ -69,8 +69,8 @@ def plan(
 ) -> list[Job]:
     """Group runs into jobs, including runs that are finished.
 
-    Finished runs in `output` and in `results` count. Unfinished runs in `output` are resumed with
-    their precision. On a GPU, runs are trained together if possible.
+    Finished runs in `output` and in `results` are not trained again. Unfinished runs in `output`
+    are resumed with their precision. On a GPU, runs are trained together if possible.
     """
     check_local(Path(output))
     for folder in results:
@@ -101,7 +101,7 @@ def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
     left: list[Job] = []
     for job in jobs:
         rest = {task.config: task for task in job.tasks if task.state in ("unfinished", "missing")}
-        # Runs that were begun at several precisions are one job, but not one ensemble.
+        # Runs with different precisions can be in one job, but not in one ensemble.
         groups = group_for_ensembles(list(rest))
         left += [Job(tuple(rest[config] for config in group)) for group in groups]
     while 0 < len(left) < slots:
@@ -144,7 +144,7 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Return the answer of a run, or False if it is damaged; its worker will report the damage."""
+    """Return the answer for a run, or False if it is damaged, which its worker will report."""
     with suppress(ValueError):
         return question()
     return False

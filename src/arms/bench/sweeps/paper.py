@@ -77,9 +77,9 @@ def finish_paper(
 
     Args:
         scale: Scale of the runs.
-        output: Folder of the run directories; unfinished ones are resumed.
+        output: Folder of the run directories. Unfinished runs in it are resumed.
         results: Folder of the archives, one for each data set and network, to which runs are added.
-        page: The page of the paper's numbers beside ours; only written at the scale of the paper.
+        page: The page that compares the paper's numbers with ours, written only at its scale.
         options: Further arguments of `sweep`.
     """
     wanted = [one.config for one in wanted_numbers(scale)]

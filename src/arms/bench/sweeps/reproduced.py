@@ -34,28 +34,29 @@ CHANCE = 0.03
 """Expected fraction beyond FAR by chance, with five seeds (Student's t: 0.017 to 0.040)."""
 
 INTRODUCTION = f"""\
-The numbers of the paper that our full runs cover: a million steps, five seeds, the paper's protocol
-([departures](paper.md#departures)). Bounds are in nats; higher is better. Made from the archives in
-[results](../results) by `arms sweep paper`, which also trains what is missing. For curves and more bounds use
-`arms report results -o report.html`.
+This page compares the numbers of the paper with our full runs: a million steps, five seeds, and the
+paper's protocol ([departures](paper.md#departures)). Bounds are in nats; higher is better.
+`arms sweep paper` writes this page from the archives in [results](../results), and also trains
+missing runs. For curves and more bounds, use `arms report results -o report.html`.
 
 {UNCERTAIN_K}
-So each number is compared with two of ours: at *its K*, the released default, and at *K = n*, where all estimators can
-be compared.
+Each number is therefore compared with two of ours: at *its K*, the released default, and at
+*K = n*, where all estimators can be compared.
 
-± is the standard deviation over five seeds. The paper does not define its ±; we read it as the same. A difference is
-ours minus the paper's. In parentheses is the difference in standard errors, sqrt((s² + s'²)/5), **bold** beyond
-{FAR:g}. By chance alone 2 to 4 in a hundred would be bold (Student's t with 8 to 4 degrees of freedom). If the paper's
-± is a standard error, the numbers in parentheses are too small."""
+± is the standard deviation over five seeds. The paper does not define its ±; we assume the same
+meaning. A difference is ours minus the paper's. The number in parentheses is the difference in
+standard errors, sqrt((s² + s'²)/5), and is **bold** beyond {FAR:g}. By chance, 2 to 4 in a hundred
+would be bold (Student's t with 8 to 4 degrees of freedom). If the paper's ± is a standard error,
+the numbers in parentheses are too small."""
 
 
 TWICE = (
-    "Each run counts twice, on train and on test, and these are correlated: 24 numbers are 12 "
-    "settings."
+    "Each run counts twice, with its train and its test bound, which are correlated: 24 numbers "
+    "are 12 settings."
 )
 LEFT = (
-    "The remaining differences depend on the data set and the network (table). Their cause is not "
-    "known. On Omniglot the images are a reconstruction."
+    "The remaining differences depend on the data set and the network (see the table). We do not "
+    "know their cause. Our Omniglot images are a reconstruction."
 )
 COMPARED = (
     {"loorf", "disarm", "arms-dirichlet", "arms-gaussian"},
@@ -67,13 +68,14 @@ COMPARED = (
 BY_COUNT = """\
 ### On the bound, by K
 
-VIMCO is trained on the bound with K = n, DisARM and ARMS with K = n/2, all with n evaluations. Mean difference between
-two estimators in our runs, in nats, at the same K:"""
+VIMCO is trained on the bound with K = n, and DisARM and ARMS are trained with K = n/2. All make n
+evaluations. The table shows the mean difference between two estimators in our runs, in nats, at the
+same K:"""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """A number of the paper, with ours at the same K and at K = n."""
+    """A number of the paper, with our numbers at the same K and at K = n."""
 
     setting: Setting
     estimator: str
@@ -181,7 +183,7 @@ def coverage(numbers: Sequence[Beside]) -> str:
         [
             "## Coverage",
             (
-                f"In table 2, {repeated} numbers are DisARM's column, which repeats table 1's. "
+                f"In table 2, {repeated} numbers are in DisARM's column, which repeats table 1's. "
                 "`arms sweep paper --dry-run` lists each number that is missing."
             ),
             table(["table of the paper", "printed", "compared with ours"], by_table),
@@ -236,7 +238,7 @@ def is_repeated(one: Beside) -> bool:
 def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
     """Return how many numbers are close to the paper's, and all distances.
 
-    Both interpretations of the paper's ± are used.
+    The first two results use the two interpretations of the paper's ±.
     """
     near, near_if_errors = (
         sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers)
@@ -252,7 +254,7 @@ def overall(numbers: Sequence[Beside]) -> str:
         f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the "
         f"paper's**, {mean(distances):.2f} on average. {near} of {len(numbers)} are within {FAR:g} "
         f"standard errors; by chance about {CHANCE * len(numbers):.0f} would not be. (If the "
-        f"paper's ± is a standard error, as its size suggests: {near_if_errors}.)"
+        f"paper's ± is a standard error, as its size suggests, {near_if_errors} are within.)"
     )
 
 
@@ -278,7 +280,7 @@ def disarm(numbers: Sequence[Beside]) -> str:
     others = dict.fromkeys(
         f"{one.dataset}, {one.network}, n = {one.num_samples}" for one in settings
     )
-    exception = f" (the others: {'; '.join(others)})" if others else ""
+    exception = f" (except {'; '.join(others)})" if others else ""
     half = mean(one.difference(one.at_its_count) for one in found)
     full = mean(one.difference(one.at_n) for one in found)
     gap_printed, gap_ours = (mean(gaps(numbers, "disarm", of)) for of in (in_paper, in_our_runs))
@@ -320,7 +322,7 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
         f"paper's**, {mean(distances):.2f} on average. That is more than chance: only {near} of "
         f"{len(numbers)} are within {FAR:g} standard errors ({near_if_errors} if the paper's ± is "
         f"a standard error). Mean difference, ours minus the paper's: {', '.join(parts)}. This "
-        "point and the table below leave out DisARM's column of table 2, which repeats table 1's."
+        "point and the table below omit DisARM's column of table 2, which repeats table 1's."
     )
 
 
@@ -333,13 +335,13 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
     return (
         "**At K = n, multi-sample ARMS is above VIMCO in the paper** "
         f"({above(gap_printed)}) **and below it in our runs** ({above(gap_ours)}). VIMCO was "
-        "trained on K = n, ARMS on K = n/2. Below K = n, ARMS is level or above: "
-        "[by K](#on-the-bound-by-k). DisARM is trained on the same bound as ARMS, with the same "
-        f"number of evaluations. ARMS minus DisARM is {above(to_disarm)}, as expected from the "
-        "[gradient variances](bound.md#measured). We do not know why the paper differs, because "
-        "the code that made its numbers [is not released](released_code.md#estimators), except for "
-        "one unused function that omits the direct term. Training with that function alone is "
-        "biased, and in short runs it also [ends above VIMCO](direct_term.md)."
+        "trained on the bound with K = n, and ARMS with K = n/2. Below K = n, ARMS is equal or "
+        "above: [by K](#on-the-bound-by-k). DisARM is trained on the same bound as ARMS, with the "
+        f"same number of evaluations. ARMS minus DisARM is {above(to_disarm)}, as expected from "
+        "the [gradient variances](bound.md#measured). We do not know why the paper differs, "
+        "because the code that made its numbers [is not released](released_code.md#estimators), "
+        "except for one unused function that omits the direct term. Training with that function "
+        "alone is biased, and in short runs it also [ends above VIMCO](direct_term.md)."
     )
 
 
@@ -407,7 +409,7 @@ def gaps(
     value: Callable[[Beside], float],
     other: str = "loorf",
 ) -> list[float]:
-    """Return the advantage of one estimator over another wherever both were run."""
+    """Return the advantage of one estimator over another in all settings with both."""
     theirs = {(one.setting, one.split): value(one) for one in numbers if one.estimator == other}
     mine = {(one.setting, one.split): value(one) for one in numbers if one.estimator == estimator}
     return [mine[key] - theirs[key] for key in mine if key in theirs]

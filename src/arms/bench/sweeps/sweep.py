@@ -27,8 +27,8 @@ from arms.bench.sweeps.engines import SweepEngine, make_engine
 from arms.bench.sweeps.engines.base import Kind, Outcome, Settings
 from arms.bench.sweeps.jobs import Job, experiment_of, plan, plan_lines, split_jobs
 
-ATTEMPTS = 4  # how often a job is begun whose worker is lost each time: it may be what kills them
-PAUSE = 1.0  # seconds between two looks at runs that another process trains
+ATTEMPTS = 4  # the most attempts for a job whose worker dies, because the job may be the cause
+PAUSE = 1.0  # seconds between two checks of runs that another process trains
 
 
 class SweepError(ValueError):
@@ -51,34 +51,35 @@ def sweep(
     progress: bool = True,
     notify: Notify = print,
 ) -> list[Run]:
-    """Train many runs, and return them. Call it again to train what is missing.
+    """Train many runs, and return them. Call the function again to train missing runs.
 
-    A run that was interrupted is resumed. On GPUs, runs that differ only in estimator and data set
-    are trained together, and their noise depends on each other; on CPUs each run is trained alone.
-    Several sweeps may share a folder. A run of which no replica
-    survives is reported as diverged, and returned like the others.
+    Interrupted runs are resumed. On GPUs, runs that differ only in estimator and data set are
+    trained together, and their noise depends on each other. On CPUs, each run is trained alone.
+    Several sweeps may share a folder. A run without surviving replicas is reported as diverged, and
+    returned like the others.
 
     Args:
         configs: The configurations. The data set of each may be a path of your own images.
-        output: Folder of new runs. Finished runs in it count, unfinished ones are resumed.
+        output: Folder of new runs. Finished runs in it are kept, and unfinished runs are resumed.
         engine: `here` (this process), `processes`, `ray`, or an engine from
             `arms.bench.sweeps.engines` that you configured, such as `Here("cpu")`.
-        results: Further folders, or archives, in which finished runs count.
+        results: Further folders or archives. Finished runs in them are not trained again.
         precision: Precision of the runs to train; by default, that of each configuration.
         dataset: Your own images in place of the data sets that the configurations name.
         model: Your own networks: a function that makes a model of one replica for a data set, or
-            its name, `module:name`. Other processes import it.
+            its name, `module:name`. Other processes import the function.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         checkpoint_seconds: Time between two checkpoints.
-        minutes: When to stop, after a save. No run is begun that could not be trained further by
-            then, as measured on those before. Runs that were not begun are not returned.
-        dry_run: Only report what is done and what is left, a line per job, and return no runs.
-        progress: Whether to show a bar, on a terminal.
-        notify: Called with one line of text when a job ends, and with each warning for the user.
+        minutes: Time limit. Training stops after a save. A run is started only if previous runs
+            show that the time suffices. Runs that were not started are not returned.
+        dry_run: Only report the state of the runs, with one line per job, and return no runs.
+        progress: Whether to show a progress bar on a terminal.
+        notify: A function that is called with one line of text when a job ends, and with each
+            warning for the user.
 
     Raises:
-        SweepError: Some runs failed. The others are trained to their end first.
-        ValueError: An argument cannot be used.
+        SweepError: Some runs failed. The other runs are trained to their end first.
+        ValueError: An argument is invalid.
     """
     engine = make_engine(engine) if isinstance(engine, str) else engine
     limit = TimeLimit(minutes)
@@ -110,11 +111,11 @@ def sweep(
                 bar.show(tally.ended, tally.total, str(tally))
 
             run_jobs(split_jobs(jobs, engine.slots()), engine, settings, tally, notify, show)
-    late = "; the time is up: repeat the call to train the rest"
+    late = "; the time limit was reached: repeat the call to train the rest"
     notify(f"{tally}: {output}{late if tally.ended < tally.total else ''}")
     if failed := tally.counts["failed"]:
         raise SweepError(
-            f"{failed} of {tally.total} runs failed, the last of them: {tally.failure}"
+            f"{failed} of {tally.total} runs failed, the last one with: {tally.failure}"
         )
     paths = {experiment_of(task.config): task.path for job in jobs for task in job.tasks}
     found = [paths[experiment_of(config)] for config in wanted]
@@ -123,14 +124,14 @@ def sweep(
 
 
 def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) -> list[Path]:
-    """Train what is missing of an experiment, and return what was written: its page, or figures.
+    """Train the missing runs of an experiment, and return its page or figures.
 
     Experiments in one folder share their runs. The options are further arguments of `sweep`.
     """
     source = find_source(name, scale)
     if not isinstance(source, Sweep):
         return source(scale, Path(output) / name)
-    from arms.bench.report import build_report  # takes a second, as it needs matplotlib
+    from arms.bench.report import build_report  # imports matplotlib, which is slow
 
     page = Path(output) / f"{name}.html"
     runs = sweep(source.configs(scale), output, **options)
@@ -180,15 +181,15 @@ def run_jobs(
 ) -> None:
     """Run all jobs until each run is done, diverged or failed, even if workers die.
 
-    When the time is up, the remaining runs stay as they are. `watch` is called at least once a
-    second.
+    When the time limit is reached, the remaining runs stay unchanged. `watch` is called at least
+    once a second.
     """
     waiting, held, attempts = deque(jobs), list[Job](), Counter[Job]()
     started: list[Job] = []
     is_told = False
 
     def count() -> None:
-        # What the engine has queued beyond its slots is not running yet.
+        # Jobs that wait in the engine are not running yet.
         tally.running = sum(len(job.tasks) for job in started[: engine.slots()])
 
     while waiting or held or started:
@@ -199,7 +200,7 @@ def run_jobs(
             engine.start(job, settings)
         count()
         watch(tally)
-        if not started:  # another process trains the rest, and may die and leave it to us
+        if not started:  # another process trains the rest; if it dies, this sweep continues
             if not is_told:
                 runs = sum(len(job.tasks) for job in held)
                 notify(f"waiting for {runs} runs that another process trains")

@@ -2,9 +2,9 @@ r"""The Dirichlet and the Gaussian copula of the ARMS paper.
 
 Let d ~ Dir(1, ..., 1), u_i = (1 - d_i)^(n-1) and m = n - 1. The joint distribution of two of the
 u_i is the copula (x^(1/m) + y^(1/m) - 1)_+^m. If the categories had a fixed order, two small
-neighboring categories might never occur together. K(K-1)/2 orders are therefore used. For each pair
-of categories, there is one order in which one of them is first and the other one is last, so they
-do occur together.
+neighboring categories might never occur together. The order is therefore drawn from K(K-1)/2
+orders. Each pair of categories is first and last in one of these orders, so that both can occur
+together.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from arms.designs.base import BitCoupling, CategoryCoupling, flip, flip_counts
 from arms.latents.categories import one_hot
 from arms.random import indicator, normal, uniform
 
-MOST_CATEGORIES = 32  # the distribution of a pair takes K^4 operations per latent
+MOST_CATEGORIES = 32  # computing the distribution of a pair takes K^4 operations per latent
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,16 @@ class Dirichlet(BitCoupling, CategoryCoupling):
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
         threshold = -torch.expm1(_log_smaller(phi) / (n - 1))
-        minus_exponential = uniform(n, phi, generator).neg_().log1p_()  # a uniform is below 1
-        # Scaled before the sum, so that a compiler does not compute the threshold n times.
+        # The logarithm is finite, because uniform numbers are below 1.
+        minus_exponential = uniform(n, phi, generator).neg_().log1p_()
+        # Multiplying before the sum prevents compilers from computing the threshold n times.
         total = (threshold * minus_exponential).sum(0)
         return flip(indicator(total - minus_exponential), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
         log_q = _log_smaller(at_least_float32(logits.detach()))
-        # log(2 q^(1/(n-1)) - 1), which is -inf once two samples cannot both be one
+        # log(2 q^(1/(n-1)) - 1), which is -inf if two samples cannot both be one
         log_root = torch.log1p((2 * torch.expm1(log_q / (n - 1))).clamp(min=-1))
         log_both = (n - 1) * log_root - log_q  # log P(b_j = 1 | b_i = 1)
         return (torch.expm1(log_q) / torch.expm1(log_both)).to(logits.dtype)
@@ -114,7 +115,7 @@ def _count_chances(q: float, n: int) -> list[float]:
     The formula is C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1).
     """
     with localcontext() as context:
-        context.prec = 40 + n  # digits, because the sum alternates
+        context.prec = 40 + n  # the alternating sum loses digits
         t = 1 - (Decimal(q) ** (Decimal(1) / (n - 1)) if q > 0 else Decimal(0))
         power = [max(Decimal(0), 1 - m * t) ** (n - 1) for m in range(n + 1)]
         found = []
@@ -125,10 +126,9 @@ def _count_chances(q: float, n: int) -> list[float]:
 
 
 def _orders(count: int) -> list[list[int]]:
-    """Return K(K-1)/2 orders; in each pair of categories, one is first and the other last once."""
+    """Return K(K-1)/2 orders. Each pair of categories is first and last in one of them."""
     if count > MOST_CATEGORIES:
-        limit = f"at most {MOST_CATEGORIES} categories, got {count}"
-        what = f"the Dirichlet coupling can draw {limit}"
+        what = f"the Dirichlet coupling accepts at most {MOST_CATEGORIES} categories, got {count}"
         raise ValueError(f"{what}: use arms, which has the systematic coupling")
     orders = []
     for first, shift in itertools.product(range(count), range(count - 1)):
@@ -138,8 +138,8 @@ def _orders(count: int) -> list[list[int]]:
 
 
 def undo_pairs(logits: Tensor, pair_distribution: Tensor, r: Tensor) -> Tensor:
-    """Return p (I - T + 1 p')^-1 (r / p), where `joint` is the distribution of a pair."""
-    # With sqrt(p) on either side, the matrix is close to the identity, however small p is.
+    """Return p (I - T + 1 p')^-1 (r / p), where T is the pair distribution divided by p."""
+    # Scaling by sqrt(p) on both sides makes the matrix nearly the identity, even for tiny p.
     side = torch.softmax(logits.detach().to(pair_distribution.dtype), -1).sqrt()
     sides = side.unsqueeze(-1) * side.unsqueeze(-2)
     possible = sides > 0
@@ -168,10 +168,10 @@ def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
 
     The probability is a difference of m-th powers at four corners of a rectangle. It equals the
     integral of m ((x + b)^(m-1) - x^(m-1)) over the first width, where b is the second width. All
-    terms are positive, so small categories keep their digits. Gauss-Legendre quadrature with m/2
-    nodes is exact.
+    terms of the integral are positive, so small probabilities are accurate. Gauss-Legendre
+    quadrature with m/2 nodes is exact.
     """
-    if m == 1:  # the antithetic pair, y = 1 - x: the length of an overlap
+    if m == 1:  # for an antithetic pair, y = 1 - x, and the result is the length of an overlap
         end = start + size
         high = torch.minimum(end.unsqueeze(-1), 1 - start.unsqueeze(-2))
         return (high - torch.maximum(start.unsqueeze(-1), 1 - end.unsqueeze(-2))).clamp(min=0)
@@ -186,14 +186,14 @@ def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
         x = torch.addcmul(corner, a, torch.full_like(a, (node + 1) / 2)).clamp(min=tiny)
         ratio = torch.expm1((1 - m) * torch.log1p(b / x))
         inside = inside - weight / 2 * m * a * (x + b) ** (m - 1) * ratio
-    # The lower corner lies outside the support: what is left of the four terms.
+    # If the lower corner lies outside of the support, only the other three terms remain.
     top, first, second = (one.clamp(min=0) ** m for one in (corner + a + b, corner + a, corner + b))
     return torch.where(corner >= 0, inside, top - first - second).clamp(min=0)
 
 
 @dataclass(frozen=True)
 class Gaussian(BitCoupling):
-    r"""The antithetic Gaussian copula: b_i = 1 where x_i < h, x_i of correlation -1/(n-1).
+    r"""The antithetic Gaussian copula: b_i = 1 if x_i < h, where the x_i correlate by -1/(n-1).
 
     $$ P_{10} = 2\,T(h, a), \qquad h = \Phi^{-1}(q), \quad a = \sqrt{n/(n-2)}, \quad
        T = \text{Owen's T} $$
@@ -212,7 +212,7 @@ class Gaussian(BitCoupling):
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
         threshold = torch.special.ndtri(torch.sigmoid(-phi.abs())) * math.sqrt((n - 1) / n)
-        x = normal(n, phi, generator)  # centered and scaled, they have exactly that correlation
+        x = normal(n, phi, generator)  # subtracting the mean gives the correlation -1/(n-1)
         return flip(indicator(threshold + x.mean(0) - x), logits)
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
@@ -222,20 +222,20 @@ class Gaussian(BitCoupling):
         if n == 2:  # a is infinite: P10 = q
             return larger.to(logits.dtype)
         nodes, furthest = _owen_quadrature(n, phi.dtype)
-        # Beyond `furthest` the ratio q / P10 is 1 to the last bit: the clamp only removes -inf.
+        # Beyond `furthest`, the ratio q / P10 is 1 in this dtype. The clamp only removes -inf.
         h = torch.special.ndtri(torch.sigmoid(-phi.abs())).clamp(min=-furthest)
         exponent = -0.5 * h.square()
         integral = torch.zeros_like(h)
         for square, weight in nodes:
             integral = integral + weight * torch.exp(exponent * square)
-        # erfcx(x) = e^(x^2) erfc(x). At these |h| the product is safe, and ten times as fast.
+        # erfcx(x) = e^(x^2) erfc(x). The product is accurate for these h, and ten times as fast.
         tail: Tensor = (math.pi / 2) * torch.erfc(h * -math.sqrt(0.5)) * torch.exp(-exponent)
         return (larger * (tail / integral)).to(logits.dtype)
 
 
 def _owen_quadrature(n: int, dtype: torch.dtype) -> tuple[list[tuple[float, float]], float]:
     """Return the nodes and weights of a quadrature for Owen's T on [0, a], and the largest |h|."""
-    # Errors of 3e-14 and 1e-7, at every n and h.
+    # The errors are at most 3e-14 in float64 and 1e-7 in float32, at every n and h.
     reach, nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])
     half = math.sqrt(n / (n - 2)) / 2
     squares = [((half * (x + 1)) ** 2, weight) for x, weight in nodes]

@@ -29,7 +29,7 @@ from arms.designs.base import BitCoupling, CategoryCoupling, flip, flip_counts
 from arms.latents.categories import one_hot
 from arms.random import indicator, indicator_below, uniform
 
-MOST_ROTATED = 4  # of more, neighbors are too much alike, which costs flips variance
+MOST_ROTATED = 4  # more rotated samples are too similar, which increases the variance of flips
 
 
 class SystematicBits(BitCoupling):
@@ -37,8 +37,8 @@ class SystematicBits(BitCoupling):
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
         noise = uniform(n, phi, generator)
-        # Selection sampling: the next is a one with probability (ones left) / (samples left), of
-        # which the noise is multiplied by the second.
+        # Selection sampling: the next sample is a one with probability (ones left) / (samples
+        # left). The noise is multiplied by (samples left), which avoids the division.
         samples_left = torch.arange(n, 1, -1, dtype=phi.dtype, device=phi.device)
         noise[1:].mul_(samples_left.view(-1, *[1] * phi.ndim))
         first, *others = rows = noise.unbind(0)
@@ -49,18 +49,18 @@ class SystematicBits(BitCoupling):
                 ones.append((scaled < left).to(phi.dtype))
                 left = left - ones[-1]
             noise = torch.stack([*ones, left])
-        else:  # the same in the memory of the noise, whose first row has been used
+        else:  # the same in place: the first row of the noise has been used and is free
             for sample, scaled in itertools.pairwise(rows):
                 left.sub_(torch.lt(scaled, left, out=sample))
             rows[-1].copy_(left)
-        return flip(noise, logits)  # the last sample has no choice
+        return flip(noise, logits)  # the last sample is a one if a one is left
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
         n = as_count(n, 2, "n")
         phi = at_least_float32(logits.detach())
         expected, whole, part = _expected_ones(phi, n)
-        # q / P10 is nq (n-1) / E[S(n-S)], and E[S(n-S)] = nq (n-1) - S(S-1 + 2 part) for S = whole:
-        # the same where nq < 1, and otherwise not much less than half of it.
+        # q / P10 = nq (n-1) / E[S(n-S)], where E[S(n-S)] = nq (n-1) - S(S-1 + 2 part) with
+        # S = whole. The subtraction is accurate: nothing is lost if nq < 1, and about half at most.
         lost = torch.addcmul(whole, whole, expected + part, value=-1)
         kept = torch.addcdiv(torch.ones_like(lost), lost, expected.clamp(min=1), value=1 / (n - 1))
         return (torch.sigmoid(phi.abs()) / kept).to(logits.dtype)
@@ -103,7 +103,7 @@ class Systematic(SystematicBits, CategoryCoupling):
         ends = _counts(probs, as_count(n, 2, "n"), generator).cumsum(-1)
         place = torch.arange(n, dtype=ends.dtype, device=ends.device)
         in_order = torch.searchsorted(ends, place + torch.zeros_like(ends[..., :1]), right=True)
-        # An order for every latent: a common one would make the latents of a sample dependent.
+        # Each latent needs its own order. A shared order would make the latents dependent.
         order = uniform(n, probs[..., 0], generator).argsort(0)
         return one_hot(in_order.movedim(-1, 0).gather(0, order), logits)
 
@@ -111,7 +111,7 @@ class Systematic(SystematicBits, CategoryCoupling):
         probs = torch.softmax(at_least_float32(logits.detach()), -1)
         tree, r = _Tree.of(probs, n), _categories_first(grad)
         x = tree.levels[0]
-        # The diagonal, p - x (1 - x)/n^2, relative to p; x/p is n wherever n p < 1.
+        # The diagonal p - x (1 - x)/n^2, divided by p. If n p < 1, x/p is n.
         x_over_p = torch.where(tree.whole > 0, x / tree.probs, float(n))
         diagonal = 1 - x_over_p * (1 - x) / n**2
         scaled = x_over_p / diagonal
@@ -139,14 +139,15 @@ class Systematic(SystematicBits, CategoryCoupling):
 
 @dataclass(frozen=True)
 class Cyclic(Systematic):
-    r"""Systematic samples; up to four of bits, in an order that is random up to a rotation only.
+    r"""Systematic samples. Up to four samples of bits are rotated instead of shuffled.
 
-    $$ b_i = 1[\mathrm{frac}(u + i/n) < p], \qquad u \text{ uniform}, $$
+    $$ b_i = 1[\mathrm{frac}(u + i/n) < p], \qquad u \text{ uniform} $$
 
-    takes one random number per latent instead of n. The number of ones has the distribution that
-    it has with `Systematic`, and two samples are (1, 0) as often as (0, 1). So the same factor
-    corrects the leave-one-out estimate, but four samples are not exchangeable: their correlation
-    depends on which two they are. More samples of bits, and categories, are those of `Systematic`.
+    This takes one random number per latent instead of n. The number of ones has the same
+    distribution as with `Systematic`, and two samples are (1, 0) as often as (0, 1). The same
+    factor therefore corrects the leave-one-out estimate. Four samples are not exchangeable, because
+    the correlation of two samples depends on their positions. More than four samples of bits, and
+    all samples of categories, are drawn by `Systematic`.
 
     >>> Cyclic().sample_bits(torch.zeros(1), 4).sum(0)  # always
     tensor([2.])
@@ -191,7 +192,7 @@ class _Tree(NamedTuple):
     probs: Tensor  # [K', *batch, d], padded by impossible categories to a power of two
     whole: Tensor  # floor(n p)
     levels: list[Tensor]  # x of every level, from the categories to the root
-    many: list[Tensor]  # per level but the last, 1 where children share more than one, else 0
+    many: list[Tensor]  # of all levels except the last: 1 if x_l + x_r >= 1, and otherwise 0
 
     @classmethod
     def of(cls, probs: Tensor, n: int) -> "_Tree":
@@ -225,7 +226,7 @@ class _Nodes(NamedTuple):
     @classmethod
     def of(cls, tree: _Tree, level: int, alpha: Tensor, beta: Tensor) -> "_Nodes":
         x, many, parent = _by_pairs(tree.levels[level]), tree.many[level], tree.levels[level + 1]
-        # With more than one to share, the zeros are shared: measure by 1 - x, then by x again.
+        # If x_l + x_r >= 1, the children share the zeros: scale by 1 - x here, and by x afterwards.
         turned = (1 - x) / x.clamp(min=torch.finfo(x.dtype).tiny)
         turn = torch.lerp(torch.ones_like(x), turned, many.unsqueeze(1))
         back = torch.lerp(torch.ones_like(many), parent / (1 - parent), many)
@@ -265,7 +266,7 @@ def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
     tree = _Tree.of(probs, n)
     noise = uniform(1, tree.levels[0], generator)[0]
     tiny = torch.finfo(probs.dtype).tiny
-    s = indicator(tree.levels[-1] - 0.5)  # n P of the root is n up to rounding, and x there 0 or 1
+    s = indicator(tree.levels[-1] - 0.5)  # x of the root is 0 or 1, up to rounding
     for x, many in zip(reversed(tree.levels[:-1]), reversed(tree.many), strict=True):
         left, right = x[0::2], x[1::2]
         both = left + right
@@ -305,13 +306,12 @@ class Stratified(SystematicBits, CategoryCoupling):
 
     The numbers are u_i = (pi(i) + U_i)/n, with a random permutation pi for every latent. Let c_s be
     the distribution of the sample from stratum s, and let w_s(k) = c_s(k) / (n p_k) be the part of
-    category k that lies in stratum s. The leave-one-out sum r of these samples becomes the gradient
-    by
+    category k that lies in stratum s. The leave-one-out sum r of these samples is corrected by
 
     $$ g_k = r_k - n\,p_k \sum_s w_s(k)\,v_s, \qquad
-       \big((n-1) I + n\,W \mathrm{diag}(p)\,W'\big)\,v = W r, $$
+       \big((n-1) I + n\,W \mathrm{diag}(p)\,W'\big)\,v = W r. $$
 
-    which are n equations for any number of categories. For bits, this is the systematic coupling.
+    There are n equations for any number of categories. For bits, this is the systematic coupling.
     With more than two categories, the systematic coupling is better in most cases.
     Reference: this project (docs/math/debias.md).
 
@@ -327,7 +327,7 @@ class Stratified(SystematicBits, CategoryCoupling):
         ends = _ends(logits)
         stratum = uniform(n, ends[..., 0], generator).argsort(0)
         u = (stratum + uniform(n, ends[..., 0], generator)) / n
-        # Rounding may leave the end below 1: the last possible category reaches as far as needed.
+        # Rounding may leave the last end below 1, so the last possible category is extended.
         ends = torch.where(ends >= ends[..., -1:], torch.inf, ends)
         place = torch.searchsorted(ends, u.movedim(0, -1).contiguous(), right=True)
         return one_hot(place.movedim(-1, 0), logits)
@@ -364,7 +364,7 @@ def _shares(ends: Tensor, n: int) -> Tensor:
     right = ends.unsqueeze(-2)
     left = pad(right, (1, -1))
     edges = torch.arange(n + 1, dtype=ends.dtype, device=ends.device).unsqueeze(-1) / n
-    # What lies left of each edge, no more than all of the category; its steps are the overlaps.
+    # The part of each category that lies left of each edge. Differences are the overlaps.
     within = torch.minimum(torch.maximum(edges, left), right)
     overlaps = within[..., 1:, :] - within[..., :-1, :]
     return overlaps / overlaps.sum(-2, keepdim=True).clamp(min=torch.finfo(ends.dtype).tiny)

@@ -27,12 +27,12 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class DisARMOnBound(Estimator):
-    """DisARM for the n/2-sample bound. The first sample of each pair makes the bound.
+    """DisARM for the n/2-sample bound, which is computed from the first sample of each pair.
 
     Args:
         num_samples: n, even; K is half of it.
         folded: Whether the direct term is part of each slot's function; in the paper it is not.
-        tree: For categories: "balanced", or "stick", whose bit k takes category k or goes on.
+        tree: The binary tree over categories, "balanced" or "stick": see `arms.designs.Pairs`.
 
     >>> DisARMOnBound(4).target
     ImportanceBound(samples=2)

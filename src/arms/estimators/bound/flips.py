@@ -1,10 +1,10 @@
-r"""FLIPS for the K-sample bound: derivatives extrapolate only the log-weights.
+r"""FLIPS for the K-sample bound: derivatives extrapolate the log-weights.
 
-Let x_i = log w(b_i) - log sum_{l != i} w_l and h(x) = log(1 + e^x) - e^x / (1 + e^x). The gradient
-of the bound is E[sum_i h(x_i) grad log q(b_i)] (see `arms.estimators.bound.slots`). A flip changes
-log w by several nats, but h is curved within one nat. So the derivative G = d log w/db extrapolates
-only log w, and h is evaluated exactly. For bits, with x^1 and G^1 for latent k at 1, and x^0 and
-G^0 for latent k at 0,
+Let x_i = log w(b_i) - log sum_{l != i} w_l and h(x) = log(1 + e^x) - e^x / (1 + e^x). The bound's
+gradient is the sum over samples i of the gradient of E[h(x_i)] with the other samples fixed (see
+`arms.estimators.bound.slots`). A flip changes log w by several nats, where h is far from linear.
+The derivative G = d log w/db therefore extrapolates log w only, and h is evaluated exactly. For
+bits, let x^1, x^0 and G^1, G^0 be the values with latent k set to 1 and 0. Then
 
 $$ D^1 = h(x^1) - h(x^1 - G^1_k + c_k/2), \qquad D^0 = h(x^0 + G^0_k + c_k/2) - h(x^0), $$
 
@@ -12,15 +12,15 @@ $$ g_k = \sum_i \tfrac12 |b_{ik} - p_k|\, D_{ik}
        + \frac1m \sum_j \frac{K\, 1[K_j = k]}{q_k}\, v_k
          \Big[ h(x^1_j) - h(x^0_j) - \tfrac12 \big(D^0_j + D^1_j\big) \Big] $$
 
-where D_ik is D^1 if b_ik = 1 and D^0 otherwise, and flip j changes latent K_j of sample j. The
-curvature c_k of log w in bit k is fitted on the other rows of the batch. For categories, each other
-category is extrapolated separately, without c.
+where D_ik is D^1 or D^0, depending on the drawn bit, v_k = p_k (1 - p_k), and flip j changes latent
+K_j of sample j. The curvature c_k of log w in bit k is fitted on the other rows of the batch.
+Categories are extrapolated separately, without c.
 
-Unbiased because, given everything but b_ik, the mean of |b_ik - p_k| D_ik / 2 is
-v_k/2 (D^0 + D^1), and the flip of that bit adds the difference to v_k (h(x^1) - h(x^0)). The other
-samples have the same weights before and after the flip. The factor K is needed because one flip
-changes only one of the K samples. If q is the posterior, log w is constant, and every estimate is
-zero. The samples are independent, because a coupling would change the bound itself.
+Unbiased because, given all bits except b_ik, the mean of |b_ik - p_k| D_ik / 2 is
+v_k/2 (D^0 + D^1). The flip of b_ik leaves the other samples unchanged, and adds the difference to
+v_k (h(x^1) - h(x^0)). The factor K appears because each sample is flipped with probability 1/K.
+If q is the posterior, log w is constant, and the estimate is zero in every draw. The samples are
+independent, because a coupling would change the bound itself.
 Reference: this project (docs/flips.md).
 """
 
@@ -44,8 +44,8 @@ class FlipsOnBound(Estimator):
 
     Args:
         num_samples: K. Each flip is one more evaluation, and all points are differentiated.
-        flips: m; as many as samples by default. Half as many have nearly the same variance at equal
-            evaluations on most models, with rarer and larger estimates.
+        flips: m, K by default. With K/2 flips, the variance at equal evaluations is nearly the same
+            on most models, but large estimates are rarer and larger.
 
     >>> FlipsOnBound(4).target, FlipsOnBound(4).design.needs.evaluations
     (ImportanceBound(samples=4), 8)
@@ -67,7 +67,7 @@ class FlipsOnBound(Estimator):
         top, others = others_of_each(values[:n])
         rest = top + others.exp().sum(1).log()  # log of the sum of the others' weights
         curve = curvature_of_other_rows(latent, samples, at_samples) / 2
-        # What every change of a single variable of every sample would do.
+        # The effect of every change of a single variable, for every sample.
         there = latent.rises(samples, at_samples) + curve
         here = latent.with_event_axes(values[:n])
         rises = rise_in_slot(here, here + there, latent.with_event_axes(rest))
@@ -83,11 +83,11 @@ class FlipsOnBound(Estimator):
 
 
 def rise_in_slot(start: Tensor, end: Tensor, rest: Tensor) -> Tensor:
-    """Return h at one log-weight minus h at another.
+    """Return h at the log-weight `end` minus h at the log-weight `start`.
 
     `rest` is the log of the sum of the other weights.
     """
-    some = rest != -torch.inf  # otherwise the sample has the share 1 whatever it is
+    some = rest != -torch.inf  # False if no other sample has weight, so the share is always 1
     base = torch.where(some, rest, 0.0)
     x, y = start - base, end - base
     rise = softplus(y) - softplus(x) - (torch.sigmoid(y) - torch.sigmoid(x))

@@ -12,12 +12,12 @@ The factor omega_k^2 is the mean of sigmoid(log w(m_k) + log w(e) - log w(m_l) -
 pairs of the other slots, where e is b_l or b'_l. It does not use log w(m_k) alone, which is often
 many nats above log w at both samples of the pair.
 
-With `shared` = P pairs, the bound has K samples, and P = (n - K)/2 fresh pairs are tried in all
-slots. This is the midpoint estimator of sum_k h_{-k}. For a single pair, omega is computed from the
-samples of the bound.
+With `shared` = P, the bound has K samples, and P = (n - K)/2 fresh pairs are evaluated in all
+slots. This is the midpoint estimator for sum_k h_{-k}. For a single pair, omega is computed from
+the samples of the bound.
 
 Unbiased because the pair of slot k is independent of the other slots, and C_k depends on this pair
-only through b_k + b'_k. The first sample of each pair makes the bound.
+only through b_k + b'_k. The bound is computed from the first sample of each pair.
 Reference: this project (docs/bound.md).
 """
 
@@ -40,9 +40,9 @@ class MidpointOnBound(Estimator):
     """Midpoint for the K-sample bound, for differentiable log-weights of many latents.
 
     Args:
-        num_samples: n, even: the evaluations at samples. Those at midpoints come on top.
-        shared: How many fresh pairs are tried in every slot; the other n - 2 `shared` samples make
-            the bound. With 0, every slot has its own pair.
+        num_samples: n, even: the number of samples. Each midpoint is one more evaluation.
+        shared: The number of fresh pairs that are evaluated in every slot. The other n - 2 `shared`
+            samples form the bound. With 0, every slot has its own pair.
 
     >>> MidpointOnBound(8).target, MidpointOnBound(8).design.needs.evaluations
     (ImportanceBound(samples=4), 12)
@@ -66,29 +66,29 @@ class MidpointOnBound(Estimator):
         points = draw.points[first:]
         step = (points[:pairs] - points[pairs : 2 * pairs]).to(values.dtype)
         top, others = others_of_each(values[: design.bound_samples])
-        # First ends, second ends, midpoints.
+        # The order is: first ends, second ends, midpoints.
         paired = values[first:].unflatten(0, (3, pairs))
         drops = paired[:2] - paired[2]
-        if design.pairs:  # every pair in every slot, then the sum over slots
+        if design.pairs:  # put every pair in every slot, and sum over slots
             table = paired.unsqueeze(2) - top  # [3, pairs, K, *batch]
             ends = replace_slots(others, table[:2].flatten(0, 1), folded=True).sum(1)
             single = pairs == 1
             every = _from_others(others) if single else _in_log_weight(others, table[2], drops)
             rise = every.sum(1)
-        else:  # pair k in slot k
+        else:  # put pair k in slot k
             ends = replace_slots(others, paired[:2] - top, folded=True).flatten(0, 1)
             every = _in_log_weight(others, paired[2].unsqueeze(1) - top, drops)
             rise = torch.where(diagonal_mask(values[:pairs]), every, 0.0).sum(1)
         control = latent.with_event_axes(rise) * derivatives
         found = combine_pairs(latent, step, ends, control)
-        return found if design.pairs else pairs * found  # a sum over slots, not a mean
+        return found if design.pairs else pairs * found  # convert a mean over slots into a sum
 
 
 def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
     """Return dh/d(log w) around each midpoint in each slot, `[P, K, *batch]`.
 
-    `middle` `[P, K, *batch]` is log w at the midpoints, relative to the slot's top; `drops`
-    `[2, P, *batch]` is log w at the ends minus that.
+    `middle` `[P, K, *batch]` is log w at the midpoints, relative to the slot's largest log-weight.
+    `drops` `[2, P, *batch]` is log w at the ends minus log w at the midpoints.
     """
     count = len(middle)
     if count == 1:
@@ -99,11 +99,11 @@ def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
 
 
 def _from_others(others: Tensor) -> Tensor:
-    """Return `_in_log_weight` for any sample in each slot, `[1, K, *batch]`, from the others."""
+    """Estimate `_in_log_weight` for a single pair, `[1, K, *batch]`, from the bound's samples."""
     count = len(others)
     if count == 1:
         return torch.ones_like(others)
-    # Sample l in slot k; a sample has no share in its own slot.
+    # Put sample l in slot k. In its own slot, a sample has the share 0.
     rises = slot_shares(others, others.transpose(0, 1)).square()
     return rises.sum(0, keepdim=True) / (count - 1)
 
@@ -111,7 +111,7 @@ def _from_others(others: Tensor) -> Tensor:
 def shared_midpoints(num_samples: int) -> MidpointOnBound:
     """Return `MidpointOnBound` with shared pairs.
 
-    About a third of the n >= 3 samples make the bound.
+    About a third of the n >= 3 samples form the bound.
 
     >>> shared_midpoints(9).target
     ImportanceBound(samples=3)

@@ -3,7 +3,7 @@ r"""Applies an estimator of expectations to the K-sample bound, with fresh sampl
 $$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad \text{or unfolded} \qquad
    g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
 
-K independent samples b_k make the bound. The inner estimator g-hat draws m fresh samples, and
+K independent samples b_k form the bound. The inner estimator g-hat draws m fresh samples, and
 evaluates the functions of all K slots at them. `arms.estimators.bound.slots` defines f_{-k} and
 h_{-k}. With ARMS as the inner estimator, this is multi-sample ARMS. The authors' released code
 takes the mean over slots instead of the sum.
@@ -31,7 +31,7 @@ class OnBound(Wrapper):
     """Applies an inner estimator, which uses values only, to the K-sample bound.
 
     Args:
-        inner: The estimator; its m samples come on top of the K of the bound.
+        inner: The estimator; its m samples are drawn in addition to the K samples of the bound.
         bound_samples: K.
         folded: Whether `inner` differentiates the direct term too. If not, it is computed from the
             K samples and added, as in the paper.

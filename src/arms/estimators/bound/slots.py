@@ -6,13 +6,13 @@ $$ L_K = E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x), \quad
 A slot is one of the K places in this sum. Let f_{-k}(b) be the logarithm when slot k contains b.
 The gradient has two parts. The score part is the sum over slots of E[f_{-k}(b_k) grad log q(b_k)].
 The direct term is -E[sum_k w_k/(sum_l w_l) grad log q(b_k)], because log w contains log q.
-Estimators are called *folded* if they handle both parts as one:
+Estimators are called *folded* if they handle both parts together:
 
 $$ \nabla L_K = E\Big[\sum_k h_{-k}(b_k)\,\nabla \log q(b_k)\Big], \qquad
    h_{-k}(b) = f_{-k}(b) - \frac{w(b)}{\sum_{l \ne k} w_l + w(b)} $$
 
-A slot depends on the other slots only through the log-sum-exp of their log-weights. It is computed
-without slot k, because subtracting w_k from the total would lose digits.
+A slot depends on the other slots only through the log-sum-exp of their log-weights. This sum omits
+slot k from the start, because subtracting w_k from the total would lose digits.
 Reference: Burda, Grosse & Salakhutdinov, "Importance weighted autoencoders", ICLR 2016; folding:
 this project (docs/bound.md).
 """
@@ -29,11 +29,12 @@ def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each slot, the largest log-weight of the other slots, and all relative to it.
+    """Return each slot's other log-weights relative to the largest of them.
 
-    The largest has shape `[K, *batch]`. It is 0 if there are no other slots, or if all their
-    weights are zero. The log-weights relative to it have shape `[K, K, *batch]`, with -inf for the
-    slot itself. Large and small weights both keep their digits.
+    The first result, `[K, *batch]`, is this largest log-weight. It is 0 if there are no other
+    slots, or if all their weights are zero. The second result, `[K, K, *batch]`, contains the
+    log-weights minus the largest one, and -inf for the slot itself. It is accurate for both large
+    and small weights.
 
     >>> others_of_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
     tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
@@ -59,10 +60,10 @@ def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> T
     digits.
     """
     some, relative = _relative(others, candidates)
-    bounds = nn.functional.softplus(relative, threshold=40)  # e^-40 is lost in float64 too
+    bounds = nn.functional.softplus(relative, threshold=40)  # e^-40 is negligible in float64
     if folded:
         bounds = bounds - torch.sigmoid(relative)
-    # Alone in the bound, a sample has the share 1 whatever it is: a constant.
+    # If no other slot has weight, the share is always 1, a constant that can be left out.
     return torch.where(some, bounds, relative)
 
 
@@ -73,7 +74,7 @@ def slot_shares(others: Tensor, candidates: Tensor) -> Tensor:
 
 
 def _relative(others: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Return which slots have other slots with weight, and the candidates relative to their sum."""
+    """Return a mask of slots whose others have weight, and candidates relative to their sum."""
     rest = others.exp().sum(1).log()
-    some = rest != -torch.inf  # true for NaN, which must not be lost
+    some = rest != -torch.inf  # True for NaN, so that NaN is propagated
     return some, candidates - torch.where(some, rest, 0.0)

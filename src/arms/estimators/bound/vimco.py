@@ -1,12 +1,12 @@
-r"""VIMCO: the K-sample bound, with a baseline that guesses each log-weight from the others.
+r"""VIMCO: the K-sample bound, with a baseline that predicts each log-weight from the others.
 
 $$ g = \sum_k \Big(\log \frac1n \sum_j w_j
        - \log \frac1n \big(\textstyle\sum_{j \ne k} w_j + \hat w_{-k}\big)\Big)
        \nabla \log q(b_k) - \sum_k \frac{w_k}{\sum_j w_j} \nabla \log q(b_k),
    \qquad \log \hat w_{-k} = \frac{1}{n-1} \sum_{j \ne k} \log w_j $$
 
-The guess w-hat is the geometric mean of the other weights, or optionally their arithmetic mean. The
-second sum is the direct term: the gradient through log q inside the weights.
+The prediction w-hat is the geometric mean of the other weights, or optionally their arithmetic
+mean. The second sum is the direct term: the gradient through log q inside the weights.
 
 Unbiased because the baseline of sample k depends only on the other samples, which are independent
 of b_k. Without a baseline, which is also the case for a single sample, this is REINFORCE for the
@@ -35,8 +35,8 @@ class VIMCO(Estimator):
 
     Args:
         num_samples: n, which is also K.
-        baseline: How a slot is guessed from the others: by their "geometric" or "arithmetic" mean,
-            or not at all ("none", REINFORCE).
+        baseline: How to predict a slot's weight from the others: by their "geometric" or
+            "arithmetic" mean. With "none", there is no baseline, and this is REINFORCE.
 
     >>> VIMCO(4)(lambda b: b.sum(-1), torch.zeros(3)).grad.shape
     torch.Size([3])
@@ -65,7 +65,7 @@ class VIMCO(Estimator):
 def local_signals(values: Tensor, baseline: Baseline) -> Tensor:
     """Return the learning signal of each slot, `[n, *batch]`.
 
-    The signal is the bound minus the bound in which this slot's weight is replaced by a guess.
+    The signal is the bound minus the bound with the prediction in place of this slot's weight.
     """
     if len(values) == 1:
         return values

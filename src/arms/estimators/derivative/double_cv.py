@@ -32,7 +32,8 @@ class DoubleCV(Estimator):
 
     Args:
         num_samples: n, at least 2.
-        coefficient: alpha, if there is no other row to fit it on; it is shrunk towards this.
+        coefficient: The value of alpha if there are no other rows to fit it on. A fitted alpha is
+            shrunk towards this value.
 
     >>> import torch
     >>> DoubleCV(4)(lambda b: b @ torch.tensor([1.0, -3.0]), torch.zeros(2)).grad.shape

@@ -13,10 +13,11 @@ Then C is the mean of grad f at the midpoint and at the samples of the other pai
 `at_midpoints=False`, only the samples of the other pairs are used. If there are several independent
 midpoints, let C~ be the mean of C over the other midpoints. Then
 
-$$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C - \mathrm{Cov}(b)\,\tilde C\big] $$
+$$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C
+     - \mathrm{Cov}(b)\,\tilde C\big] $$
 
-is also subtracted. The coefficient of Z is fitted on the other rows of the batch. It is 1/2 if there are
-no other rows.
+is also subtracted. The coefficient of Z is fitted on the other rows of the batch. It is 1/2 if
+there are no other rows.
 
 Unbiased because the expectation of (C . s) s given b + b' is E[s s' | b + b'] C, which is added
 back. Without C, the estimate is leave-one-out REINFORCE on two samples. Derivatives at b and b'
@@ -41,17 +42,18 @@ from arms.latents import ExchangeablePairs, HasMean
 class Midpoint(Estimator):
     """Pairs of samples, with the derivative of f at their midpoints as a control variate.
 
-    It is for differentiable objectives of many latents, defined between 0 and 1 too.
+    This is for differentiable objectives of many latents that are also defined between 0 and 1.
 
     Args:
-        num_samples: n, even: the number of evaluations at samples. Each midpoint is one more.
-        coupling: The coupling of the samples that make the midpoints; None: independent.
+        num_samples: n, even: the number of samples. Each midpoint is one more evaluation.
+        coupling: The coupling of the first pairs; None makes their samples independent.
         pairs: The least number of pairs that share a midpoint, at most n/2. With 1, only the
             midpoints are differentiated; with more, all points are.
-        own_bits: Whether to remove the noise of a latent's own part, if there are several
-            independent midpoints.
-        at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4, each
-            pair is controlled by the others, and the objective is called at samples only.
+        own_bits: Whether to subtract Z, which reduces the noise of a latent's own bit, if there are
+            several independent midpoints.
+        at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4. The
+            derivatives at the other pairs then form each pair's control variate, and the objective
+            is evaluated at samples only.
 
     >>> Midpoint(8)(lambda b: (b.sum(-1) - 2.0) ** 2, torch.zeros(100, 5)).values.shape
     torch.Size([8, 100])
@@ -104,7 +106,7 @@ def combine_pairs(
 ) -> Tensor:
     """Return the mean over pairs of 1/2 [(f - f' - C . s) s + E[s s' | b + b'] C].
 
-    `step` is s, `control` is C, and `values` hold f at the first ends, then at the second ones.
+    `step` is s, `control` is C, and `values` contain f at the first ends, then at the second ends.
     """
     fall = values[: len(step)] - values[len(step) : 2 * len(step)]
     rest = latent.with_event_axes(fall - latent.step_product(step, control)) * step

@@ -38,7 +38,8 @@ class Relaxation(nn.Module):
     Args:
         temperature: The initial tau.
         scale: The initial eta.
-        shape: Broadcasts to the batch: `()` is one pair for all, `(5, 1)` one per replica.
+        shape: The shape of both parameters, which broadcasts to the batch. `()` means one tau and
+            one eta for all rows, and `(5, 1)` one of each per replica.
 
     >>> Relaxation().temperature
     tensor(0.1000, grad_fn=<ExpBackward0>)
@@ -61,9 +62,9 @@ class Relaxation(nn.Module):
 
 
 class AdditiveControl(nn.Module):
-    """The control r(z) = sum_i h(z_i) with a piecewise linear h, which starts at zero.
+    """The control r(z) = sum_i h(z_i) with a piecewise linear h, which is initially zero.
 
-    It has the same h for every latent, and takes any number of latents.
+    All latents share h, so their number is arbitrary.
     """
 
     knots: Tensor
@@ -93,8 +94,8 @@ class HiddenControl(nn.Module):
             what = "relax_control(..., context=c) needs a context x, got none"
             raise ValueError(f"{what}: {remedy}")
         if self.context is None and context is not None:
-            remedy = f"make it with relax_control(..., context={context.shape[-1]})"
-            what = "this relax_control was made without context, got Bits(logits, x)"
+            remedy = f"create it by relax_control(..., context={context.shape[-1]})"
+            what = "relax_control(...) without context cannot take the context of Bits(logits, x)"
             raise ValueError(f"{what}: {remedy}")
         hidden = self.latent(z)
         if self.context is not None:
@@ -121,12 +122,12 @@ class ReplicaControl(nn.Module):
 
 
 def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
-    """Return the control network of the ARMS paper's VAE: a hidden layer on z, or on [x, z].
+    """Return the control network of the ARMS paper's VAE, with one hidden layer on z or [x, z].
 
     Args:
         d: The number of latents.
         hidden: Width of the hidden layer.
-        context: Width of x `[*batch, context]`; 0 if the network sees z alone.
+        context: Width of x `[*batch, context]`; 0 if the input of the network is z only.
 
     >>> relax_control(3)(torch.zeros(4, 5, 3)).shape
     torch.Size([4, 5])
@@ -138,16 +139,16 @@ def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
 class RELAX(Learnable):
     """RELAX on n/2 samples.
 
-    It makes 3n/2 evaluations, n of them differentiated, or n/2 evaluations without relaxation.
+    It makes 3n/2 evaluations, of which n are differentiated. Without relaxation, it makes n/2.
 
     Args:
         num_samples: n, even, twice the number of samples of b.
         relaxation: Temperature and scale of the relaxed objective; None for black boxes.
-        control: The free function r, any module that maps `[n, *batch, d]` to `[n, *batch]`; None
-            leaves it out, which is REBAR. If the latent has a context, such as the image behind
-            the logits, it is called as control(z, context): see `arms.Bits`.
+        control: The free function r, any module that maps `[n, *batch, d]` to `[n, *batch]`. None
+            means no free function, as in REBAR. If the latent has a context, such as the image
+            from which the logits were computed, the call is control(z, context): see `arms.Bits`.
 
-    Keep one RELAX and train it on `arms.variance_loss`, in one backward pass with the rest:
+    Create one RELAX, and train it on `arms.variance_loss` together with the model:
 
     >>> from arms import variance_loss
     >>> estimator = RELAX(4, control=relax_control(3))
@@ -219,7 +220,7 @@ def _free_part(control: nn.Module, z: Tensor, context: Tensor | None) -> tuple[T
             free: Tensor = control(z) if context is None else control(z, context)
         except RuntimeError as error:
             what = f"the control must accept a tensor of shape {list(z.shape)}"
-            raise ValueError(f"{what}, but it raised: {error}") from error
+            raise ValueError(f"{what}, but raised: {error}") from error
         if free.shape != z.shape[:-1]:
             shapes = f"shape {list(z.shape[:-1])}, got {list(free.shape)}"
             raise ValueError(f"the control must return one value per sample, {shapes}")
@@ -254,5 +255,5 @@ def combine_relaxed(
     difference = values - control.chunk(2)[1]
     score = samples - torch.sigmoid(wide)
     grad = (difference.unsqueeze(-1) * score + free - conditional * path).mean(0)
-    # A bit that cannot change has no gradient; the derivatives at z and z~ cancel only on average.
+    # A bit with p = 0 or 1 has no gradient, but the derivatives at z and z~ cancel only on average.
     return torch.where(torch.sigmoid(-wide.abs()) > 0, grad, 0.0).to(phi.dtype)

@@ -13,7 +13,7 @@ $$ h_i(x) = \frac{1}{n-1} \sum_{j \ne i} H\big(G_j \cdot (x - b_j),\ f(b_j)\big)
    \qquad G_j = \frac{\partial f}{\partial b}(b_j) $$
 
 Flipping bit k changes G.x by G_k (1 - 2 x_k). All flips together therefore cost n (n-1) (d+1)
-evaluations of H. The outputs of H start at zero, where RODEO is LOORF. H is trained on
+evaluations of H. The outputs of H are initially zero, and RODEO is then LOORF. H is trained on
 `variance_loss`.
 
 Unbiased because E[(S h)(b)] = 0 for every h that does not depend on b: the Gibbs sampler does not
@@ -39,11 +39,12 @@ HIDDEN = 16
 
 
 class SteinControl(nn.Module):
-    """The network H: one hidden layer, two inputs, and two outputs whose scales start at zero.
+    """The network H: one hidden layer, two inputs, and two outputs with initial scales of zero.
 
     Args:
-        hidden: Width of the hidden layer, of LeakyReLU units.
-        shape: Broadcasts to the batch: `()` is one network for all, `(5, 1)` one per replica.
+        hidden: Width of the hidden layer, which consists of LeakyReLU units.
+        shape: The leading shape of the parameters, which broadcasts to the batch. `()` means one
+            network for all rows, and `(5, 1)` one per replica.
         generator: Source of the weights; by default a new one with seed 0.
 
     >>> SteinControl()(torch.zeros(4, 5, 3), torch.zeros(4, 5, 1)).shape
@@ -77,7 +78,7 @@ class RODEO(Learnable):
     Args:
         num_samples: n.
         control: H, any module that maps changes `[n, *batch, k]` and values `[n, *batch, 1]` to
-            `[n, *batch, k, 2]`. The paper's has a hidden layer of 100 units: `SteinControl(100)`.
+            `[n, *batch, k, 2]`. The paper uses 100 hidden units: `SteinControl(100)`.
 
     >>> from arms import variance_loss
     >>> estimator = RODEO(4)
@@ -115,14 +116,14 @@ class RODEO(Learnable):
         n, d = len(samples), max(1, samples.shape[-1])
         flips, steps = score.abs(), 1 - 2 * samples  # |b - p| is the probability of a flip
         baseline, correction = torch.zeros_like(score.sum(-1)), torch.zeros_like(score)
-        for distance in range(1, n):  # sample i beside sample i + distance, for all i at once
+        for distance in range(1, n):  # pair sample i with sample i + distance, for all i
             g, value = derivatives.roll(-distance, 0), values.roll(-distance, 0)
             here = (g * (samples - samples.roll(-distance, 0))).sum(-1, keepdim=True)
-            # H at the sample itself, then at each of its d flips.
+            # Evaluate H at the sample, and at each of its d flips.
             found = self.control(torch.cat([here, here + g * steps], -1), value.unsqueeze(-1))
             stay, flipped = found[..., :1, :], found[..., 1:, :]
             change = (flips.unsqueeze(-1) * (flipped - stay)).mean(-2)
             baseline = baseline + change[..., 0]
-            # A flip changes the factor (x_k - p_k) by 1 - 2 x_k, the others not at all.
+            # A flip of bit k changes the factor (x_k - p_k) by 1 - 2 x_k, and no other factor.
             correction = correction + change[..., 1:] * score + flips * flipped[..., 1] * steps / d
         return baseline / (n - 1), correction / (n - 1)

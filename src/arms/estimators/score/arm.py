@@ -37,7 +37,7 @@ class ARM(Estimator):
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         first, second = values.chunk(2)
-        # A bit that cannot change has no gradient. Its noise would still multiply the others' f.
+        # A bit with p = 0 or 1 has no gradient, but its noise is random.
         smaller = torch.sigmoid(-at_least_float32(draw.latent.logits).abs())
         free = torch.where(smaller > 0, draw.memory - 0.5, 0.0)
         return ((second - first).unsqueeze(-1) * free).mean(0)

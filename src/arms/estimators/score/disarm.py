@@ -42,9 +42,9 @@ class DisARM(Estimator):
 
     Args:
         num_samples: n, even.
-        correlation: The correlation of the bits of a pair, from -1 to below 1, as far as p allows.
-            0 makes it LOORF on pairs.
-        tree: For categories: "balanced", or "stick", whose bit k takes category k or goes on.
+        correlation: The correlation of the bits of a pair, at least -1 and below 1. If p does not
+            allow it, the most negative possible correlation is used. 0 means LOORF on pairs.
+        tree: The binary tree over categories, "balanced" or "stick": see `arms.designs.Pairs`.
 
     >>> DisARM(2)(lambda b: b[..., 0], torch.zeros(1)).grad
     tensor([0.2500])
@@ -87,7 +87,7 @@ def _of_categories(design: Pairs, part: Latent, samples: Tensor, difference: Ten
     factor = torch.lerp(torch.ones_like(bits_of.logits), debias, both_reach)
     of_bits = (part.with_event_axes(difference / 2) * (one - other) * factor).mean(0)
     log_probs = torch.log_softmax(at_least_float32(part.logits), -1).unsqueeze(-1)
-    # p_k / P is 0 where no category of a side is possible.
+    # p_k / P is 0 if all categories on a side of the node are impossible.
     right = (log_probs - bits_of.log_right.unsqueeze(-2)).exp().nan_to_num(0.0) * bits_of.right
     left = (log_probs - bits_of.log_left.unsqueeze(-2)).exp().nan_to_num(0.0) * bits_of.left
     return ((right - left).to(of_bits.dtype) @ of_bits.unsqueeze(-1)).squeeze(-1)

@@ -34,7 +34,7 @@ class Exact(Estimator):
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert draw.weights is not None
-        values = values.double()  # f minus its mean may be far smaller than the mean
+        values = values.double()  # f minus its mean may be much smaller than f
         centered = values - (draw.weights * values).sum(0)
         signal = draw.latent.with_event_axes(draw.weights * centered)
         return (signal * draw.latent.score(draw.points)).sum(0)

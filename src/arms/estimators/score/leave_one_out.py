@@ -40,7 +40,7 @@ class LeaveOneOut(Estimator):
     """Leave-one-out REINFORCE on any design of exchangeable samples.
 
     Args:
-        design: `Independent(n)` makes it LOORF, `Coupled(n, coupling)` ARMS.
+        design: `Independent(n)` for LOORF, or `Coupled(n, coupling)` for ARMS.
         best_of: k, to estimate the best of k instead of the expectation, on independent samples.
 
     >>> import torch
@@ -114,5 +114,5 @@ def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
 
 def leave_one_out(latent: Latent, samples: Tensor, values: Tensor) -> Tensor:
     centered = (values - values.mean(0)) / (values.shape[0] - 1)
-    # In place: another tensor of this size would take a tenth of the time.
+    # Multiply in place, because allocating another tensor would add a tenth to the time.
     return latent.score(samples).mul_(latent.with_event_axes(centered)).sum(0)

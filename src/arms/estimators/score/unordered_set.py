@@ -42,7 +42,7 @@ class UnorderedSet(Estimator):
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert draw.weights is not None
-        # A common constant has no influence on the estimate, and would cost digits.
+        # Subtracting a constant does not change the estimate, and reduces rounding errors.
         values = values.double() - values.double().mean(0)
         baselines = (draw.memory * values.unsqueeze(0)).sum(1)
         dtype = at_least_float32(draw.latent.logits).dtype

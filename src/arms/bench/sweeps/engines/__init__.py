@@ -1,4 +1,4 @@
-"""All engines by name. To add an engine, add a file and an entry here."""
+"""All engines by name. To add an engine, add a module and an entry here."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ ENGINES: Mapping[str, Callable[..., SweepEngine]] = {
 
 
 def make_engine(name: str, **options: object) -> SweepEngine:
-    """Create an engine by name; options with the value None are ignored.
+    """Create an engine by name. Options with the value None are ignored.
 
     >>> make_engine("here", address="10.0.0.1:6379")
     Traceback (most recent call last):

@@ -22,7 +22,7 @@ Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost", "stopped
 """The result of a job.
 
 `busy`: another process is training the run. `lost`: the worker died, and the job can be resumed.
-`stopped`: the time is up, and the job can be resumed."""
+`stopped`: the time limit was reached, and the job can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Outcome:
     lines: tuple[str, ...] = ()
 
     def final(self) -> "Outcome":
-        """Return how the result counts if the job is not tried again."""
+        """Return the final result, if the job is not tried again."""
         return replace(self, kind="failed") if self.kind == "lost" else self
 
 
@@ -41,10 +41,10 @@ class Outcome:
 class Settings:
     """Training options for all jobs of a sweep."""
 
-    command: tuple[str, ...] = ()  # the user's, for the provenance of the runs
-    folder: str = ""  # where workers look for the module of `model`
+    command: tuple[str, ...] = ()  # the user's command, for the provenance of the runs
+    folder: str = ""  # the folder in which workers search for the module of `model`
     model: MakeModel | str | None = None
-    datasets: Mapping[str, Dataset | Path] = field(default_factory=dict)  # the user's own, by name
+    datasets: Mapping[str, Dataset | Path] = field(default_factory=dict)  # the user's data sets
     data_dir: Path | None = None
     checkpoint_seconds: float = CHECKPOINT_SECONDS
     progress: bool = False  # whether an engine in this process shows a bar for each run
@@ -54,9 +54,9 @@ class Settings:
 class SweepEngine(Protocol):
     """The interface of an engine, which trains jobs. Use it in a `with` block."""
 
-    on_gpu: bool  # whether its jobs gain from ensembles
+    on_gpu: bool  # whether jobs run on GPUs, where ensembles save time
     in_background: bool = True  # whether `start` returns before the job has ended
-    queued: int = 0  # how many jobs it takes beyond its slots, to have them at hand
+    queued: int = 0  # number of jobs that wait in the engine, in addition to running jobs
 
     def __enter__(self) -> Self:
         return self
@@ -106,14 +106,14 @@ def run_job(job: Job, settings: Settings, device: str, progress: bool = False) -
     try:
         _train(job, settings, options | times)
     except OutOfTimeError as error:
-        return Outcome("stopped", (*lines, f"the time is up, {error}"))
+        return Outcome("stopped", (*lines, f"the time limit was reached, {error}"))
     except DivergedError as error:
         return Outcome("diverged", (*lines, str(error)))
     except BusyError as error:
         return Outcome("busy", (str(error),))
-    except OSError as error:  # a disk, a network: it may be better later, or elsewhere
+    except OSError as error:  # errors of disks and networks may not occur again
         return Outcome("lost", (*lines, f"{type(error).__name__}: {error}"))
-    except Exception as error:  # one bad run must not end a sweep of a thousand
+    except Exception as error:  # a single failed run must not end the sweep
         said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
         return Outcome("failed", (*lines, " ".join(said.split())))
     return Outcome("done", tuple(lines))
@@ -125,10 +125,10 @@ def run_in_worker(job: Job, settings: Settings, device: str, threads: int) -> Ou
     sys.argv = list(settings.command)
     if settings.folder not in sys.path:
         sys.path.insert(0, settings.folder)
-    torch.set_num_threads(threads)  # sums over another number of threads are rounded differently
+    torch.set_num_threads(threads)  # the rounding of sums depends on the number of threads
     try:
         return run_job(job, settings, device)
-    except TerminatedError as error:  # the machine is taken away, and the run is saved
+    except TerminatedError as error:  # the machine is shutting down, and the run was saved
         return Outcome("lost", (f"terminated, {error}",))
 
 
@@ -159,7 +159,7 @@ class Here(SweepEngine):
         self._ended: list[tuple[Job, Outcome]] = []
 
     def __enter__(self) -> Self:
-        choose_device(self.device)  # raises if it is not here
+        choose_device(self.device)  # raises if the device is not available
         return self
 
     def start(self, job: Job, settings: Settings) -> None:

@@ -29,11 +29,12 @@ class _Worker:
 class Processes(SweepEngine):
     """An engine that trains in parallel processes on this machine.
 
-    A script that uses it needs `if __name__ == "__main__":`, as any that starts processes.
+    A script that uses this engine needs `if __name__ == "__main__":`, as usual in Python.
 
     Args:
         cpus_per_job: Cores and threads of each job.
-        gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. By default 1 if there is a GPU.
+        gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. The default is 1 if there is a
+            GPU.
     """
 
     def __init__(self, cpus_per_job: int = 1, gpus_per_job: float | None = None) -> None:
@@ -51,7 +52,7 @@ class Processes(SweepEngine):
             worker.connection.close()
             pid = worker.process.pid
             if worker.job is not None and pid is not None and worker.process.is_alive():
-                os.kill(pid, signal.SIGTERM)  # it saves first
+                os.kill(pid, signal.SIGTERM)  # the worker saves first
         for worker in self._workers:
             worker.process.join()
 
@@ -63,7 +64,7 @@ class Processes(SweepEngine):
         worker = idle[0] if idle else self._start_worker()
         worker.job = job
         try:
-            with suppress(OSError):  # it died while it was idle: `ended` will find out
+            with suppress(OSError):  # the worker died while idle, which `ended` detects
                 worker.connection.send((job, settings))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             what = f"model must be a function that other processes can import, got {error}"
@@ -79,22 +80,22 @@ class Processes(SweepEngine):
                 outcome, is_sound = worker.connection.recv(), True
             except (EOFError, OSError):
                 worker.process.join()
-                line = f"its process ended with code {worker.process.exitcode}"
+                line = f"the worker process ended with code {worker.process.exitcode}"
                 outcome, is_sound = Outcome("lost", (line,)), False
             found.append((worker.job, outcome))
             worker.job = None
-            if not is_sound or outcome.kind == "failed":  # an error of a GPU stays with its process
+            if not is_sound or outcome.kind == "failed":  # GPU errors persist in a process
                 self._stop_worker(worker)
         return found
 
     def _start_worker(self) -> _Worker:
-        # A fork would inherit threads of PyTorch that no longer run.
+        # Forking is not safe, because PyTorch's threads do not run in the child.
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
         device = self._free.pop(0)
         process = context.Process(target=_serve, args=(theirs, device, self._cpus))
         process.start()
-        theirs.close()  # so that its end is the end of the connection
+        theirs.close()  # the connection then closes when the worker ends
         worker = _Worker(process, ours, device)
         self._workers.append(worker)
         return worker
@@ -121,7 +122,7 @@ def _local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
 
 def _serve(connection: Connection, device: str, threads: int) -> None:
     """Train jobs until the sweep closes the connection or ends."""
-    # A terminal's Ctrl-C comes to the sweep too, which has us save.
+    # Ctrl-C in a terminal also reaches the sweep, which stops its workers after a save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_stop_with_the_sweep, daemon=True).start()
     try:

@@ -15,19 +15,19 @@ SAVING_SECONDS = 60.0
 
 
 class RayCluster(SweepEngine):
-    """An engine of Ray tasks; as many run at once as fit on the cluster.
+    """An engine that runs as many Ray tasks at once as fit on the cluster.
 
     The run directories must be on a file system that all nodes share and that supports locks.
 
     Args:
         cpus_per_job: Cores and threads of each job.
-        gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. By default 1 if this machine has
-            a GPU.
-        address: Address of an existing cluster. By default RAY_ADDRESS; without that, a cluster is
-            started on this machine.
+        gpus_per_job: Share of a GPU of each job; 0 trains on CPUs. The default is 1 if this machine
+            has a GPU.
+        address: Address of an existing cluster. The default is RAY_ADDRESS. If it is not set, a
+            cluster is started on this machine.
     """
 
-    queued = 1  # which tells a cluster that can grow that it should
+    queued = 1  # a waiting job makes an autoscaling cluster grow
 
     def __init__(
         self, cpus_per_job: int = 1, gpus_per_job: float | None = None, address: str | None = None
@@ -50,21 +50,21 @@ class RayCluster(SweepEngine):
         self._is_ours = not ray.is_initialized()
         if self._is_ours:
             _connect(ray, self._address)
-        # Ray's own retries are off: a sweep counts its attempts itself, on any engine.
+        # Ray's retries are disabled, because the sweep itself counts attempts.
         remote = ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=0)
         self._task = remote(_run_job)
         return self
 
     def __exit__(self, *error: object) -> None:
         for task in self._running:
-            self._ray.cancel(task)  # interrupts it, and it saves
-        if running := list(self._running):  # a cluster that is left stops its workers at once
+            self._ray.cancel(task)  # interrupts the task, which then saves
+        if running := list(self._running):  # wait, because disconnecting would kill the workers
             self._ray.wait(running, num_returns=len(running), timeout=SAVING_SECONDS)
         if self._is_ours:
             self._ray.shutdown()
 
     def slots(self) -> int:
-        return max(1, sum(map(self._fit, self._nodes())))  # one if none fits: it might grow
+        return max(1, sum(map(self._fit, self._nodes())))  # at least one, as the cluster may grow
 
     def warning(self) -> str | None:
         if any(map(self._fit, self._nodes())):
@@ -97,13 +97,13 @@ class RayCluster(SweepEngine):
 
 
 def _run_job(job: Job, settings: Settings, device: str, threads: int) -> Outcome:
-    # Ray cancels by this signal, and a cluster that was started in the background ignores it.
+    # Ray cancels tasks by SIGINT, which clusters that were started in the background ignore.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return base.run_in_worker(job, settings, device, threads)
 
 
 def _connect(ray: Any, address: str) -> None:
-    # A cluster of our own is for this sweep alone: no dashboard, and no usage statistics.
+    # A cluster that is started here needs no dashboard and no usage statistics.
     own: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
