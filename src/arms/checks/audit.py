@@ -155,8 +155,9 @@ def audit(
 ) -> Audit:
     """Test any gradient estimator for bias by enumeration, and measure its variance.
 
-    A row is an independent problem. In the last test, some rows have the objective f and others have
-    -f, chosen at random in each call, to detect functions that mix rows. The kinds of functions are:
+    A row is an independent problem. In the last test, some rows have the objective f and others
+    have -f, chosen at random in each call, to detect functions that mix rows. The kinds of
+    functions are:
 
     - `"sample"`: `function(logits)` returns differentiable samples in the shape of the logits,
       `[rows, d, K]` for categories (one-hot or relaxed) and `[rows, d]` for bits. Autograd must

@@ -113,10 +113,11 @@ def apply_network(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     ):
         return network(x)
     slopes = [one.negative_slope for one in units]
-    weights = [tensor for one in affine for tensor in (one.weight, one.bias)]
+    tensors = [tensor for one in affine for tensor in (one.weight, one.bias)]
     first = x.movedim(-3, 0)
     rows = first.flatten(1, -2)
-    out: Tensor = _Perceptron.apply(network, slopes, rows, *weights)  # type: ignore[no-untyped-call]
+    inputs = network, slopes, rows, *tensors
+    out: Tensor = _Perceptron.apply(*inputs)  # type: ignore[no-untyped-call]
     return out.view(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
 
 

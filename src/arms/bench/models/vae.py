@@ -379,7 +379,8 @@ def _log_ratios(b: Tensor, weight: Tensor, constant: Tensor, attached: int) -> T
     if attached == len(b):
         return (b * weight).flatten(axis).sum(-1) + constant
     if b.device.type == "cpu" and not (torch.compiler.is_compiling() or in_function_transform()):
-        found: Tensor = _FirstAttached.apply(b, weight, constant, attached)  # type: ignore[no-untyped-call]
+        inputs = b, weight, constant, attached
+        found: Tensor = _FirstAttached.apply(*inputs)  # type: ignore[no-untyped-call]
         return found
     learning = (b[:attached] * weight).flatten(axis).sum(-1) + constant
     rest = (b[attached:] * weight.detach()).flatten(axis).sum(-1) + constant.detach()
