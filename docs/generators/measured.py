@@ -94,7 +94,7 @@ def variance_table() -> str:
         "derivatives",
         "linear",
         "nonlinear",
-        "time, this n",
+        "time, evaluations of this row",
         "time, n = 10",
     ]
     return table(columns, lines)
@@ -201,9 +201,7 @@ def _wins(name: str) -> str:
     """Return in how many cases the estimator has the lowest variance of those that need no more from f."""
     every = [row for row in _vae_file(name)[1] if row["unbiased"]]
     values_only = not any(row["derivatives"] for row in every if row["estimator"] == name)
-    peers = (
-        "unbiased estimators" + (" without derivatives" if values_only else "") + " measured here"
-    )
+    peers = f"unbiased{', derivative-free' if values_only else ''} estimators that we measured"
     cases: dict[tuple[str, int, int], list[Row]] = {}
     for row in every:
         if not (values_only and row["derivatives"]):
@@ -216,18 +214,24 @@ def _wins(name: str) -> str:
     cases_of_it = [
         case for case, rows in cases.items() if name in {row["estimator"] for row in rows}
     ]
-    if not won:
-        return f"In none of the {len(cases_of_it)} cases does it have the lowest variance of the {peers}."
-    if won == cases_of_it:
-        return f"In all {len(won)} cases it has the lowest variance of the {peers}."
+    about = "A case is a network, a number of training steps and a limit on the evaluations."
+    wins = f"Of the {peers}, `{name}` has the lowest variance in"
+    if len(won) in (0, len(cases_of_it)):
+        return (
+            f"{wins} {'all' if won else 'none'} of the {len(cases_of_it)} measured cases. {about}"
+        )
     budgets: dict[tuple[str, int], list[str]] = {}
     for network, steps, budget in won:
         budgets.setdefault((network, steps), []).append(str(budget))
     told = "; ".join(
-        f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {' or '.join(counts)} evaluations"
+        f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {_listed(counts)} evaluations"
         for (network, steps), counts in budgets.items()
     )
-    return f"In {len(won)} of the {len(cases_of_it)} cases it has the lowest variance of the {peers}: {told}."
+    return f"{wins} {len(won)} of the {len(cases_of_it)} measured cases. {about} The cases are: {told}."
+
+
+def _listed(counts: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(counts[:-1]), counts[-1]]))
 
 
 def _on_toy(name: str) -> str:
