@@ -215,11 +215,11 @@ class _Nodes(NamedTuple):
     """One level of pairs of nodes l and r, in the solution of A y = r with A = diag p - Cov(S)/n^2.
 
     Each pair has a parent v. A_v is the block of A for the categories below v, and r_v is the part
-    of the right-hand side. The vector w_v describes how the counts below v change with s_v. The
-    recursion computes alpha_v = w_v' A_v^-1 w_v and beta_v = w_v' A_v^-1 r_v from those of l and r,
-    because A_v = blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l') and w_v = (f_l w_l, f_r w_r). All
-    quantities are relative to x_v, so they remain bounded as p goes to zero. Proof:
-    docs/math/systematic.md.
+    of the right-hand side. The vector w_v is x_v times the increase in the expected counts below v
+    if s_v is 1 instead of 0. The recursion computes alpha_v = w_v' A_v^-1 w_v and
+    beta_v = w_v' A_v^-1 r_v from alpha and beta of l and r, because
+    A_v = blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l') and w_v = (f_l w_l, f_r w_r). All quantities
+    are relative to x_v, so they remain bounded as p goes to zero (docs/math/debias.md).
     """
 
     alpha: Tensor
