@@ -32,7 +32,7 @@ def expectation(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Estimate E[objective(b)] `[*batch]` for a discrete latent b; call `.backward()` on it.
+    """Estimate E[objective(b)] for a discrete latent b, as a tensor `[*batch]` for `.backward()`.
 
     The result is the mean of the objective's values. In the backward pass, the logits receive the
     estimator's gradient. All other tensors that the objective uses receive their usual gradient
@@ -83,9 +83,10 @@ def importance_bound(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Estimate the importance-weighted bound on log p(x) `[*batch]`; call `.backward()` on it.
+    """Estimate the importance-weighted bound on log p(x), as a tensor for `.backward()`.
 
-    The bound is E[log(1/K sum_k w_k)] over independent samples, with weights w = p(x, b) / q(b).
+    The result is `[*batch]`. The bound is E[log(1/K sum_k w_k)] over independent samples, with
+    weights w = p(x, b) / q(b).
     The logits define q, and the library computes log q. In the backward pass, the logits receive
     the estimator's gradient. All other tensors that `log_joint` uses receive their usual gradient
     from autograd.
@@ -186,10 +187,10 @@ def draw(
     given: Handle | None = None,
     validate: bool = True,
 ) -> Handle:
-    """Draw samples now, to pass their values to `arms.attach` later.
+    """Draw samples now; later, pass the objective's values at these samples to `arms.attach`.
 
-    Use it for simulators, and for models with several layers. The draw stores its probabilities, so
-    you may take optimizer steps before you attach the values.
+    This is for simulators, and for models with several layers. The draw stores its logits, so you
+    may take optimizer steps before you attach the values.
 
     Args:
         logits: As for `expectation`. For a deeper layer, `[n, *batch, d]`, with a row for each
@@ -284,9 +285,9 @@ def attach(
 
 
 def _first_layer(parent: object, latent: Latent) -> Handle:
-    """Return the draw of the first layer, after checking that `latent` can be the layer after it.
+    """Return the draw of the first layer, after checking that `latent` can follow after `parent`.
 
-    `parent` is the draw of the layer before `latent`.
+    `parent` is the draw of the previous layer.
     """
     if not isinstance(parent, Handle):
         raise ValueError(f"given must come from arms.draw, got {type(parent).__name__}")

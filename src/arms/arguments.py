@@ -112,7 +112,7 @@ def check_generator(generator: object) -> None:
 
 
 def version_of(tensor: Tensor) -> int:
-    """Return a number that every change in place increases; 0 for a tensor of inference mode."""
+    """Return a counter of changes in place, or 0 for a tensor created in inference mode."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -163,9 +163,9 @@ def in_function_transform() -> bool:
 
 
 def leave_graph(what: str) -> None:
-    """Break the graph that torch.compile is tracing. With `fullgraph=True`, this is an error.
+    """Break the graph that torch.compile is tracing.
 
-    Its message says that torch.compile cannot trace `what`.
+    With `fullgraph=True`, this raises an error which says that torch.compile cannot trace `what`.
     """
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=f"arms: torch.compile(fullgraph=True) cannot trace {what}")

@@ -34,7 +34,7 @@ def estimate(
 def finish(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Estimate:
-    """Return the estimate for a draw whose points were evaluated, with the result `found`."""
+    """Return the estimate for a draw, given the objective's values and derivatives `found`."""
     of_samples = found.values[: len(found.values) - draw.extra] if draw.extra else found.values
     value = estimator.target.value(of_samples, draw.weights)
     value = propagate_nan(value, draw.latent, options)
@@ -131,8 +131,9 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
 def gradient(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Tensor:
-    """Return the gradient estimate for an evaluated draw, in the dtype and shape of the logits.
+    """Return the gradient estimate for a draw, in the dtype and shape of the logits.
 
+    `found` contains the objective's values and derivatives at the points of the draw.
     The result is differentiable with respect to the estimator's parameters only.
     """
     logits, name = draw.latent.logits, type(estimator).__name__

@@ -44,8 +44,8 @@ def reason_not_first_layer(estimator: Estimator) -> str:
 def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None) -> Tensor:
     """Draw the points `[m, *batch, *event]` of a deeper layer, whose latent is `latent`.
 
-    There is one for each point of the first layer: a sample for each sample, and the latent's mean
-    for each point that is not a sample.
+    `first` is the draw of the first layer. Where a point of `first` is a sample, the result is a
+    sample too. Elsewhere, it is the latent's mean.
     """
     latent = latent.detach()
     points = latent.sample(1, generator)[0]

@@ -34,7 +34,11 @@ class Options:
     With chunks, the backward pass evaluates the objective again, to save memory.
     """
     checks: Literal["all", "cheap", "none"] = "all"
-    """"all" checks shapes and values, which waits for a GPU; "cheap" checks shapes only."""
+    """How to check the objective's values.
+
+    "all" checks shapes and numbers, which waits for a GPU; "cheap" checks shapes; "none" checks
+    nothing.
+    """
     gradient: bool = True
     """Whether to compute the gradient. If not, only the value is computed."""
     log_weights: bool = False

@@ -107,7 +107,7 @@ HAS_RANKS = dist.is_available()
 
 
 def warn_if_ranks_share_noise(device: torch.device) -> None:
-    """Warn, once per process, if this rank and another rank have equal global generators."""
+    """Warn, once per process, if another rank's global generator is in the same state as here."""
     if HAS_RANKS and dist.is_initialized() and not torch.compiler.is_compiling():
         _compare(device.type)
 

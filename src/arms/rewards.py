@@ -132,7 +132,10 @@ def _check_types(rewards: object, mask: object) -> None:
 
 
 def _check_values(values: Tensor, dtype: torch.dtype, most: float) -> None:
-    """Raise if rewards are not finite, too large for finite weights in `dtype`, or above `most`."""
+    """Raise if rewards are not finite, or so large that weights would overflow in `dtype`.
+
+    `most` is a further limit of their magnitude.
+    """
     if not values.numel():
         return
     # Sums of n rewards, and the weights, must be finite.

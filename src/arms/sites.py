@@ -104,8 +104,8 @@ def sample(
 ) -> Any:
     """Return a hard sample of a choice inside a model, in the shape of the logits.
 
-    In a block of `arms.sampling`, the choice is recorded, and the block gives its logits an
-    unbiased gradient. If the logits were computed before `repeat`, the result has n samples per
+    In a block of `arms.sampling`, the choice is recorded, and the logits receive an unbiased
+    gradient from the block. If they were computed before `repeat`, the result has n samples per
     row. With a biased estimator, the sample itself carries a straight-through gradient, and no
     block is needed, as for `torch.nn.functional.gumbel_softmax`.
 

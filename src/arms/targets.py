@@ -39,7 +39,7 @@ class Target(ABC):
 
     @abstractmethod
     def num_attached(self, n: int) -> int:
-        """Return how many of the n samples the estimated target depends on; they are the first."""
+        """Return how many of the n samples the estimated target depends on; these come first."""
 
 
 @dataclass(frozen=True)

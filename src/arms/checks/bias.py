@@ -94,7 +94,10 @@ class Problem:
 
 
 def as_bounded(value: object, least: int, most: int, name: str) -> int:
-    """Return a setting as an int between `least` and `most`."""
+    """Return `value` as an int; raise unless it is from `least` to `most`.
+
+    `name` names the value in error messages.
+    """
     count = as_count(value, least, name)
     if count > most:
         raise ValueError(f"{name} must be at most {most:,}, got {count:.1e}")
@@ -258,7 +261,7 @@ class _Tally:
         self.sums = [total + error.pow(power).sum(0) for power, total in enumerate(self.sums, 1)]
 
     def scores(self) -> Tensor:
-        """Return the z-score of the mean error of each entry; it is infinite instead of NaN."""
+        """Return the z-score of the mean error of each entry; a NaN becomes infinity."""
         mean, square, cube = (total / self.count for total in self.sums)
         variance = (square - mean.square()).clamp(min=0) * self.count / max(1, self.count - 1)
         third = cube - 3 * mean * square + 2 * mean**3

@@ -72,12 +72,12 @@ class VarianceRow:
 
     @property
     def variance_time(self) -> float:
-        """Variance times milliseconds, which is proportional to the variance in a given time."""
+        """Variance times milliseconds: proportional to the variance reached in a fixed time."""
         return self.variance * self.milliseconds
 
     @property
     def title(self) -> str:
-        """The name, marked as biased or untrained if it is."""
+        """The estimator's name, with a mark if the estimator is biased or untrained."""
         return self.estimator + " (untrained)" * self.untrained + " (biased)" * (not self.unbiased)
 
 

@@ -104,9 +104,10 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
 
 
 def judge_scores(scores: Iterable[Tensor], failure_rate: float) -> tuple[bool, str]:
-    """Return whether all z-scores are below a common limit, and a text with the largest one.
+    """Return whether all absolute z-scores are within a limit, and a text with the largest one.
 
-    Correct z-scores fail with the probability `failure_rate`. NaN fails. No scores at all pass.
+    Standard normal scores exceed the limit with the probability `failure_rate`. NaN fails, and an
+    empty list passes.
     """
     sizes = torch.cat([one.abs().flatten() for one in scores])
     comparisons = max(1, sizes.numel())

@@ -112,7 +112,7 @@ class WithFlips(Design):
     def outcomes_of_row(
         self, latent: Neighbors, distribution: Tensor
     ) -> tuple[Draw, Tensor] | None:
-        """Do the same as `outcomes`, given q `[variables]` up to a factor."""
+        """Do the same as `outcomes`, with q from `distribution` `[variables]`, up to a factor."""
         if (found := self.base.row_outcomes(latent)) is None:
             return None
         m, (variables, of_variables) = self.flips, _all_systematic(distribution, self.flips)
@@ -163,9 +163,9 @@ def _pair_weight(latent: Neighbors, variable: Tensor, one: Tensor, other: Tensor
 
 
 def _ends(weights: Tensor) -> Tensor:
-    """Place intervals with these lengths side by side, starting at 0, and return their ends.
+    """Place intervals of lengths `weights` side by side, starting at 0, and return their ends.
 
-    Each interval starts at the end of the previous one, so rounding leaves no gaps between them.
+    Each interval starts at the end of the previous interval, so rounding leaves no gaps.
     """
     return weights.cumsum(-1, dtype=torch.float64).contiguous()
 
@@ -192,9 +192,10 @@ def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
 
 
 def _choose(ends: Tensor, noise: Tensor, top: int = 1) -> Tensor:
-    """Return the index of the interval that contains each number `noise`, uniform on [0, top).
+    """Return, for each number in `noise`, the index of the interval that contains the number.
 
-    The ends of the intervals are scaled so that the last one is `top`.
+    `noise` is uniform on [0, top). The ends of the intervals are scaled so that the last end is
+    `top`.
     """
     at = (noise * (ends[..., -1:] * (BELOW_ONE / top))).contiguous()
     return torch.searchsorted(ends, at, right=True).clamp_(max=ends.shape[-1] - 1)

@@ -133,7 +133,10 @@ def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
 
 
 def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
-    """Return, for each of the m midpoints, the mean of `of_pairs` over the pairs a with a % m."""
+    """Return, for each midpoint, the mean of `of_pairs` over the pairs with this midpoint.
+
+    `midpoints` is the number of midpoints m, and pair a has the midpoint a % m.
+    """
     if len(of_pairs) == midpoints:
         return of_pairs
     rounds, rest = divmod(len(of_pairs), midpoints)

@@ -179,7 +179,7 @@ class Cyclic(Systematic):
 
 
 def _categories_first(tensor: Tensor) -> Tensor:
-    """Move categories to the first axis, padded by zeros to a power of two."""
+    """Move the last axis, of categories, to the front, and pad it with zeros to a power of two."""
     count = tensor.shape[-1]
     padded = pad(tensor, (0, (1 << (count - 1).bit_length()) - count))
     return padded.movedim(-1, 0).contiguous()
@@ -291,10 +291,10 @@ def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
 
 
 def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, ...], float]]]:
-    """Return x_v of the node v whose categories have the expected counts n p, and probabilities.
+    """Return x_v of a node v, and the probabilities of the counts of the categories below v.
 
-    The probabilities are two dictionaries, for s_v = 0 and for s_v = 1. Each maps the counts of the
-    categories to their probability.
+    `expected` are the expected counts n p of these categories. The probabilities are two
+    dictionaries, for s_v = 0 and for s_v = 1. Each maps counts to their probability given s_v.
     """
     if len(expected) == 1:
         whole = int(expected[0])
