@@ -152,7 +152,7 @@ class VarianceTable:
         against = f"bias |z|: the largest over all logits, against {self.reference}"
         notes = [
             "variance: of one estimate, mean over all logits, in squared units of the objective",
-            "±: standard error in % of the variance; rare large estimates can be missing in both",
+            "±: standard error in % of the variance; both too small if rare estimates are missing",
             "top 1%: share of the largest 1% of estimates in the variance of a row, mean over rows",
             "*: lowest value of an unbiased estimator",
             f"{against}; suspicious above {self.score_limit:.2f}",
