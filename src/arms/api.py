@@ -32,7 +32,7 @@ def expectation(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Estimate E[objective(b)] `[*batch]` for a discrete latent b, for `.backward()`.
+    """Estimate E[objective(b)] for a discrete latent b, as a tensor `[*batch]` for `.backward()`.
 
     The result is the mean of the objective's values. In the backward pass, the logits receive the
     estimator's gradient. All other tensors that the objective uses receive their usual gradient
@@ -50,7 +50,7 @@ def expectation(
         num_samples: The number of samples, 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
         target: `arms.BestOf(k)` estimates the expected best of k values instead of the expectation.
-            Only `loorf` supports it.
+            Only the estimator `loorf` supports `BestOf`.
         evaluations: The largest number of evaluations of the objective, instead of `num_samples`.
         chunk: Evaluate this many points at a time, to save memory. The backward pass evaluates them
             again.
@@ -83,9 +83,10 @@ def importance_bound(
     chunk: int | None = None,
     validate: bool = True,
 ) -> Tensor:
-    """Estimate the importance-weighted bound on log p(x) `[*batch]`, for `.backward()`.
+    """Estimate the importance-weighted bound on log p(x), as a tensor for `.backward()`.
 
-    The bound is E[log(1/K sum_k w_k)] over independent samples, with weights w = p(x, b) / q(b).
+    The result is `[*batch]`. The bound is E[log(1/K sum_k w_k)] over independent samples, with
+    weights w = p(x, b) / q(b).
     The logits define q, and the library computes log q. In the backward pass, the logits receive
     the estimator's gradient. All other tensors that `log_joint` uses receive their usual gradient
     from autograd.
@@ -147,7 +148,7 @@ def _value_with_gradient(
 
 @dataclass(frozen=True)
 class Handle:
-    """A draw: the points to evaluate, which `arms.draw` returns and `arms.attach` takes."""
+    """A draw of one layer, with its points. `arms.draw` returns it, and `arms.attach` takes it."""
 
     estimator: Estimator
     """The estimator of the first layer."""
@@ -156,7 +157,7 @@ class Handle:
     drawn: Draw = field(repr=False)
     """The points, and the facts that the estimator needs about them."""
     original: Tensor | None = field(default=None, repr=False)
-    """A copy of the points, used to detect changes in place."""
+    """A copy of the points, to detect whether the points were modified in place."""
     parent: "Handle | None" = field(default=None, repr=False)
     """The draw of the previous layer, or None for the first layer."""
 
@@ -186,21 +187,21 @@ def draw(
     given: Handle | None = None,
     validate: bool = True,
 ) -> Handle:
-    """Draw samples now, to pass their values to `arms.attach` later.
+    """Draw samples now; later, pass the objective's values at these samples to `arms.attach`.
 
-    Use it for simulators, and for models with several layers. The draw stores its probabilities, so
-    you may take optimizer steps before you attach the values.
+    This is for simulators, and for models with several layers. The draw stores its logits, so you
+    may take optimizer steps before you attach the values.
 
     Args:
-        logits: As for `expectation`. For a deeper layer, `[n, *batch, d]`, with one row for each
-            sample of the layer before it.
+        logits: As for `expectation`. For a deeper layer, `[n, *batch, d]`, with a row for each
+            sample of the previous layer.
         estimator: As for `expectation`.
         num_samples: As for `expectation`.
         generator: As for `expectation`.
         evaluations: As for `expectation`.
-        given: For a deeper layer: the draw of the layer before it. Compute the logits from its
-            `samples`, or from its `points` if the estimator needs derivatives. The estimator and
-            the number of samples are those of the first layer.
+        given: For a deeper layer: the draw of the previous layer. Compute the logits from
+            `given.samples`, or from `given.points` if the estimator needs derivatives. All layers
+            use the estimator and the number of samples of the first layer.
         validate: Raise an error for NaN, and let `attach` detect points that were modified.
 
     >>> first = draw(torch.zeros(3), num_samples=2)
@@ -234,17 +235,18 @@ def attach(
     *,
     validate: bool = True,
 ) -> Tensor:
-    """Return the value `[*batch]` of a draw, or of several layers, ready for `.backward()`.
+    """Return the estimated target `[*batch]` of a draw, or of several layers, for `.backward()`.
 
     Args:
-        draw: What `arms.draw` returned; for several layers, the list of them from first to last.
-        values: `[m, *batch]`, the objective at `draw.points`, in any array type; for a bound,
+        draw: The result of `arms.draw`; for several layers, the list of all draws, from the first
+            layer to the last.
+        values: The objective at `draw.points`, `[m, *batch]`, in any array type; for a bound,
             log p(x, b). For several layers, either one such tensor, or a list with one term per
-            layer whose sum is the objective. Term l may depend on layers 1 to l only: each layer
-            then learns from its own term and those after it, which is less noisy.
-        derivatives: `[k, *batch, d]`, the objective's derivative at the last k points, if the
-            estimator needs any; for a joint latent, a dictionary. By default they are taken from
-            the graph of `values`.
+            layer, whose sum is the objective. Term l may depend on layers 1 to l only. Each layer
+            then learns only from its own term and the later terms, which lowers the variance.
+        derivatives: The objective's derivative at the last k points, `[k, *batch, d]`, if the
+            estimator needs derivatives; for a joint latent, a dictionary. By default, autograd
+            computes the derivatives from `values`.
         validate: As for `expectation`.
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -277,13 +279,16 @@ def attach(
         if needs_gradient(handle.given):
             own, chains = handle.drawn, len(found.values)
             grad = deeper_gradient(own.latent, own.points, signal, chains)
-            zero = torch.zeros_like(signal.detach())  # in value, chain by chain
+            zero = torch.zeros_like(signal.detach())  # the added term only carries the gradient
             value = value + attach_gradient(zero, handle.given, grad).sum(0)
     return value
 
 
 def _first_layer(parent: object, latent: Latent) -> Handle:
-    """Return the first layer below `parent`, after checking that `latent` fits on top."""
+    """Return the draw of the first layer, after checking that `latent` can follow after `parent`.
+
+    `parent` is the draw of the previous layer.
+    """
     if not isinstance(parent, Handle):
         raise ValueError(f"given must come from arms.draw, got {type(parent).__name__}")
     first = parent
@@ -331,7 +336,10 @@ def _check_layers(handles: list[Handle]) -> None:
 
 
 def _check_derivatives(handles: list[Handle], derivatives: object, options: Options) -> Tensor:
-    """Return checked derivatives; for a bound, convert them to those of the log-weights."""
+    """Check the user's derivatives, and return them as a tensor.
+
+    For a bound, return the derivatives of the log-weights instead of log p(x, b).
+    """
     if len(handles) > 1:
         what = "derivatives cannot be passed for several layers"
         raise ValueError(f"{what}: remove them, and autograd computes them from the values")

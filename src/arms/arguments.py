@@ -17,7 +17,10 @@ LARGEST_EXACT = 2**53  # float64 represents every integer up to this one
 
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:
-    """Return `value` as an int of at least `least`; with `even`, it must also be even."""
+    """Return `value` as an int; raise if it is below `least`, or odd although `even` is True.
+
+    `what` names the value in error messages.
+    """
     wanted = f"{what} must be {'an even' if even else 'an'} integer >= {least}"
     try:
         count = operator.index(None if isinstance(value, bool) else value)  # type: ignore[arg-type]
@@ -33,7 +36,10 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
 
 
 def as_positive(value: object, what: str) -> float:
-    """Return `value` as a positive, finite float."""
+    """Return `value` as a float; raise unless it is positive and finite.
+
+    `what` names the value in error messages.
+    """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     try:
         found = float(value) if is_number else 0.0  # type: ignore[arg-type]
@@ -45,7 +51,7 @@ def as_positive(value: object, what: str) -> float:
 
 
 def described(error: BaseException) -> str:
-    """Return an exception on one line: its type, and its message if it has one."""
+    """Return a text of one line with the type of an exception, and its message if it has one."""
     message = f"{type(error).__name__}: {error}".removesuffix(": ")
     return textwrap.shorten(message, 400, placeholder=" ...")
 
@@ -53,7 +59,10 @@ def described(error: BaseException) -> str:
 def unknown_name(
     kind: str, name: object, known: Collection[str], biased: Collection[str] = (), or_else: str = ""
 ) -> ValueError:
-    """Return the error for an unknown name, with similar names and all known names."""
+    """Return an error for an unknown name, whose message lists similar names and all known names.
+
+    `kind` is what the name stands for. `or_else` says in words what else can be passed.
+    """
     near = difflib.get_close_matches(str(name).lower(), [*known, *biased], n=2)
     perhaps = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
     others = f", or one of the biased estimators {', '.join(biased)}" if biased else ""
@@ -63,7 +72,10 @@ def unknown_name(
 
 
 def check_logits(logits: object, event_axes: str) -> Tensor:
-    """Return `logits` if they are floating-point numbers that end in `event_axes`, as in `d, K`."""
+    """Return `logits`; raise unless they are a dense floating-point tensor with enough axes.
+
+    `event_axes` are the names of the last axes, such as "d, K".
+    """
     axes = event_axes.count(",") + 1
     if not isinstance(logits, Tensor):
         torchs = "a torch Bernoulli, Categorical or OneHotCategorical distribution"
@@ -100,7 +112,7 @@ def check_generator(generator: object) -> None:
 
 
 def version_of(tensor: Tensor) -> int:
-    """Return how often a tensor was modified in place, or 0 in inference mode."""
+    """Return a counter of changes in place, or 0 for a tensor created in inference mode."""
     return 0 if tensor.is_inference() else tensor._version
 
 
@@ -110,7 +122,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def true_or_unreadable(condition: Tensor) -> bool:
-    """Return True if a boolean scalar is true, or if its value cannot be read now."""
+    """Return True if a boolean scalar is true, or if `is_readable` is False for it."""
     return not is_readable(condition) or bool(condition)
 
 
@@ -122,9 +134,9 @@ def is_finite(tensor: Tensor) -> bool:
 
 
 def is_readable(tensor: Tensor) -> bool:
-    """Return whether values can be read now.
+    """Return whether the values of a tensor can be read now.
 
-    They cannot be read while a graph is compiled or captured, nor inside vmap.
+    Values cannot be read while a graph is compiled or captured, nor inside vmap.
     """
     if torch.compiler.is_compiling():
         return False
@@ -140,7 +152,7 @@ def is_readable(tensor: Tensor) -> bool:
 
 
 def has_tangent(tensor: Tensor) -> bool:
-    """Return whether forward-mode differentiation passes through a tensor."""
+    """Return whether a tensor carries a tangent, for forward-mode differentiation."""
     return not torch.compiler.is_compiling() and forward_ad.unpack_dual(tensor).tangent is not None
 
 
@@ -151,7 +163,10 @@ def in_function_transform() -> bool:
 
 
 def leave_graph(what: str) -> None:
-    """Break the graph that is being compiled, with a message if `fullgraph=True` forbids it."""
+    """Break the graph that torch.compile is tracing.
+
+    With `fullgraph=True`, this raises an error which says that torch.compile cannot trace `what`.
+    """
     if torch.compiler.is_compiling():
         torch._dynamo.graph_break(msg=f"arms: torch.compile(fullgraph=True) cannot trace {what}")
 

@@ -20,14 +20,14 @@ def needs_gradient(latent: Latent) -> bool:
 
 
 def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
-    """Return `value` with `grad` as its derivative with respect to the logits."""
+    """Return a copy of `value` whose derivative with respect to the logits is `grad`."""
     logits = latent.logits
     if not needs_gradient(latent):
         return value
     if torch.compiler.is_compiling():
         # The added term is zero, and its derivative is the estimate. The clamp avoids inf - inf,
-        # and only affects saturated logits, whose gradient is zero. The difference is taken
-        # first, because the product and the sum alone could overflow in half precision.
+        # and only affects saturated logits, whose gradient is zero. The logits are subtracted
+        # before the product and the sum, which could otherwise overflow in half precision.
         still = logits.clamp(-SATURATED_LOGIT, SATURATED_LOGIT)
         return value + latent.sum_event((still - still.detach()) * grad)
     # `Function.apply` first removes wrappers of function transforms. Outside of transforms, the
@@ -40,10 +40,10 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
 def attach_to_parameters(
     grad: Tensor, parameters: Sequence[nn.Parameter], points: Tensor, leaf: Tensor | None
 ) -> Tensor:
-    """Return an estimate that is differentiable in the estimator's parameters only.
+    """Return the gradient estimate `grad`, differentiable in the estimator's parameters only.
 
-    The positions of the points may depend on the parameters. `leaf` is the copy of the points that
-    was evaluated.
+    The points may depend on the parameters. `leaf` is the copy of the points at which the objective
+    was evaluated. Gradients that arrive at `leaf` continue through `points` to the parameters.
     """
     # The tuple hides these tensors from autograd. It would otherwise continue from them into the
     # objective's graph, and free buffers that are still needed.
@@ -53,7 +53,7 @@ def attach_to_parameters(
 
 
 class _Attach(Function):
-    """Pass the value through, and return the estimate as the derivative for the logits."""
+    """Return the value unchanged; the backward pass sends the estimate to the logits."""
 
     generate_vmap_rule = True
 
@@ -87,7 +87,7 @@ class _Attach(Function):
 
 
 class _AttachPlainly(_Attach):
-    """A version of `_Attach` that takes half the time, but does not support transforms."""
+    """A version of `_Attach` that takes half the time, but does not support torch.func."""
 
     generate_vmap_rule = False
     setup_context = Function.setup_context
@@ -102,7 +102,7 @@ class _AttachPlainly(_Attach):
 
 
 class _OnlyOnce(Function):
-    """Pass the estimate through, and raise if it is differentiated again."""
+    """Return the estimate unchanged, and raise an error if it is differentiated."""
 
     generate_vmap_rule = True
 
@@ -129,7 +129,7 @@ def _refuse_second_derivatives() -> NoReturn:
 
 
 class _AttachOnly(Function):
-    """Pass the estimate through, and send gradients to the estimator's parameters only."""
+    """Return the estimate unchanged; the backward pass reaches the estimator's parameters only."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, source: Any, *parameters: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class _AttachOnly(Function):
         grads: tuple[Tensor | None, ...] = pull_back(grad, inputs, upstream[0])
         own, at_points = grads[: len(parameters)], grads[len(parameters) :]
         if at_points and at_points[0] is not None and points.requires_grad:
-            # The positions of the points also depend on the parameters.
+            # The points also depend on the parameters.
             moved = pull_back(points, parameters, at_points[0])
             own = tuple(
                 a if b is None else b if a is None else a + b

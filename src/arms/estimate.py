@@ -26,7 +26,7 @@ def estimate(
     generator: Generator | None = None,
     options: Options = DEFAULT,
 ) -> Estimate:
-    """Estimate the target's value and its gradient, which is detached."""
+    """Estimate the target and its gradient, which is detached except from estimator parameters."""
     draw = draw_points(estimator, latent, generator)
     return finish(estimator, draw, evaluate(estimator, objective, draw, options), options)
 
@@ -34,7 +34,7 @@ def estimate(
 def finish(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Estimate:
-    """Combine an evaluated draw into an estimate."""
+    """Return the estimate for a draw, given the objective's values and derivatives `found`."""
     of_samples = found.values[: len(found.values) - draw.extra] if draw.extra else found.values
     value = estimator.target.value(of_samples, draw.weights)
     value = propagate_nan(value, draw.latent, options)
@@ -44,7 +44,7 @@ def finish(
 
 
 def draw_points(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
-    """Draw an estimator's points, after checking that it can draw this latent."""
+    """Draw the points of an estimator, after checking that the estimator can draw the latent."""
     check_generator(generator)
     if generator is None:
         warn_if_ranks_share_noise(latent.logits.device)
@@ -62,7 +62,10 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
 
 
 def draw_ahead(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
-    """Draw points to evaluate later; they require a gradient if derivatives are needed."""
+    """Draw points that the caller evaluates later.
+
+    The points require a gradient if the estimator needs derivatives.
+    """
     draw = draw_points(estimator, latent, generator)
     if not estimator.design.needs.derivatives or draw.points.requires_grad:
         return draw
@@ -77,7 +80,7 @@ def takes(estimator: Estimator, latent: Latent) -> bool:
 def check_fits(estimator: Estimator, latent: Latent, any_latent: str | None = None) -> None:
     """Raise unless the estimator can draw the latent.
 
-    The message recommends `any_latent`, an estimator that accepts every latent.
+    The error message recommends `any_latent`, the name of an estimator that accepts every latent.
     """
     if not takes(estimator, latent):
         kind = type(latent).__name__
@@ -101,7 +104,7 @@ def check_fits(estimator: Estimator, latent: Latent, any_latent: str | None = No
 
 
 def _check_draw(estimator: Estimator, draw: Draw) -> None:
-    """Raise if a draw contradicts its design's `needs`, because other code relies on them."""
+    """Raise if the points of a draw do not have the number and shape that the design promises."""
     needs, name = estimator.design.needs, type(estimator.design).__name__
     if not isinstance(draw, Draw):
         raise ValueError(f"the design {name} must return a Draw, got {type(draw).__name__}")
@@ -128,8 +131,9 @@ def _full_precision(device: torch.device) -> AbstractContextManager[object]:
 def gradient(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Tensor:
-    """Combine values into the gradient, in the dtype of the logits.
+    """Return the gradient estimate for a draw, in the dtype and shape of the logits.
 
+    `found` contains the objective's values and derivatives at the points of the draw.
     The result is differentiable with respect to the estimator's parameters only.
     """
     logits, name = draw.latent.logits, type(estimator).__name__
@@ -159,9 +163,10 @@ def gradient(
 
 
 def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
-    """Return `result` with NaN for every NaN logit, unless the logits were checked before.
+    """Return `result`, with NaN where the logits are invalid, unless they were checked before.
 
-    Bits that are drawn with p = NaN look like ordinary bits, so the result must show the error.
+    `result` is a gradient or a value. Bits that are drawn with p = NaN look like ordinary bits, so
+    the result must show the error.
     """
     if options.checks == "none" or (options.checks == "all" and is_readable(latent.logits)):
         return result

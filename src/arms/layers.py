@@ -2,11 +2,13 @@ r"""Deeper layers: one independent sample per chain, with the other chains as it
 
 $$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i) $$
 
-This is the gradient for the logits of chain i of n. The logits depend on the earlier samples of the
-chain. The estimate is unbiased because, given all earlier layers of all chains, b_i is independent
-of f_j for j != i. The first layer may have points that are not samples, such as midpoints. At such
-a point, a deeper layer takes its *mean*, and derivatives treat deeper layers as constants. This is
-unbiased, because a control variate may be any function of the point. Proofs: docs/layers.md.
+This is the gradient for the logits of a deeper layer in chain i of n, where b_i is the sample of
+this layer and f_i is the objective of the chain. The logits depend on the chain's earlier samples.
+The estimate is unbiased because, given all earlier layers of all chains, b_i is independent of f_j
+for j != i. The first layer may have points that are not samples, such as midpoints. For such a
+point, each deeper layer has its *mean* instead of a sample, and derivatives treat deeper layers as
+constants. This is unbiased, because a control variate may be any function of the point. Proofs:
+docs/layers.md.
 Reference: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019,
 applied to chains.
 """
@@ -40,9 +42,10 @@ def reason_not_first_layer(estimator: Estimator) -> str:
 
 
 def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None) -> Tensor:
-    """Draw the next layer, given its logits `[m, *batch, *event]`.
+    """Draw the points `[m, *batch, *event]` of a deeper layer, whose latent is `latent`.
 
-    Each chain gets one sample. Points of `first` that are not samples get the mean.
+    `first` is the draw of the first layer. Where a point of `first` is a sample, the result is a
+    sample too. Elsewhere, it is the latent's mean.
     """
     latent = latent.detach()
     points = latent.sample(1, generator)[0]
@@ -58,12 +61,15 @@ def draw_deeper(first: Draw, latent: Latent, generator: Generator | None = None)
 
 
 def returns_to_go(terms: Sequence[Tensor]) -> list[Tensor]:
-    """Return, for each layer, the sum of its own term and the terms of all later layers."""
+    """Return, for each layer, the sum of this layer's term and the terms of all later layers."""
     return list(accumulate(reversed(terms)))[::-1]
 
 
 def first_gradient(estimator: Estimator, draw: Draw, to_go: Tensor, options: Options) -> Tensor:
-    """Return the detached gradient of the first layer. Derivatives use the graph of the values."""
+    """Return the detached gradient of the first layer, given the values `to_go` at its points.
+
+    If the estimator needs derivatives, autograd computes them from `to_go`.
+    """
     derivatives = None
     if estimator.design.needs.derivatives:
         derivatives = differentiate(estimator, draw.points, to_go, options)
@@ -71,7 +77,10 @@ def first_gradient(estimator: Estimator, draw: Draw, to_go: Tensor, options: Opt
 
 
 def deeper_gradient(latent: Latent, points: Tensor, to_go: Tensor, n: int) -> Tensor:
-    """Return the detached gradient of a deeper layer; the first n points are the chains."""
+    """Return the detached gradient of a deeper layer, given the values `to_go` of its points.
+
+    The first n points are the samples of the n chains. The gradient is zero for all other points.
+    """
     latent, values = latent.detach(), at_least_float32(to_go.detach())[:n]
     signal = values if n == 1 else (values - values.mean(0)) / (n - 1)
     grad = latent.score(points.detach())[:n] * latent.with_event_axes(signal)

@@ -1,4 +1,4 @@
-"""Evaluate the user's objective at the points of a draw, check its values, differentiate it."""
+"""Evaluate the user's objective at the points of a draw, and check and differentiate the values."""
 
 import warnings
 from dataclasses import dataclass
@@ -34,11 +34,15 @@ class Options:
     With chunks, the backward pass evaluates the objective again, to save memory.
     """
     checks: Literal["all", "cheap", "none"] = "all"
-    """"all" checks values, which waits for a GPU; "cheap" checks shapes; "none" checks nothing."""
+    """How to check the objective's values.
+
+    "all" checks shapes and numbers, which waits for a GPU; "cheap" checks shapes; "none" checks
+    nothing.
+    """
     gradient: bool = True
-    """Whether to compute the gradient, or only the value."""
+    """Whether to compute the gradient. If not, only the value is computed."""
     log_weights: bool = False
-    """For a bound: whether the objective itself subtracts log q, at constant logits."""
+    """For a bound: whether the objective itself subtracts log q, with detached logits."""
 
     def require_finite(self, tensor: Tensor, message: str) -> None:
         if self.checks == "all" and is_readable(tensor) and not is_finite(tensor):
@@ -46,21 +50,21 @@ class Options:
 
 
 DEFAULT = Options()
-HASH = 3_686_842_777  # the first four indices differ, others match by chance only
+HASH = 3_686_842_777  # gives the first four indices different weights; others match by chance only
 
 
 class Evaluation(NamedTuple):
     """The objective's values and derivatives at the points of a draw."""
 
     values: Tensor  # log-weights if the target is a bound
-    derivatives: Tensor | None = None  # at the last points, if the design needs any
-    leaf: Tensor | None = None  # the points of the derivatives, without a graph to parameters
+    derivatives: Tensor | None = None  # df/db at the last points, if the design needs derivatives
+    leaf: Tensor | None = None  # the points that the derivatives refer to, detached from parameters
 
 
 def evaluate(
     estimator: Estimator, objective: Objective, draw: Draw, options: Options
 ) -> Evaluation:
-    """Evaluate the objective once at all points, and differentiate it if the design needs that."""
+    """Evaluate the objective at all points, with derivatives if the design needs them."""
     if not estimator.design.needs.derivatives or not options.gradient:
         points = draw.points.detach() if draw.points.requires_grad else draw.points
         return Evaluation(_values(estimator, objective, draw, points, options))
@@ -84,10 +88,10 @@ def refuse_transforms(estimator: Estimator) -> None:
 
 
 def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options: Options) -> Tensor:
-    """Return the derivatives of the values at the last points, as many as the design needs.
+    """Return the derivative df/db at the last k points, where k is `needs.derivatives`.
 
-    If the design needs second derivatives and parameters are learning, the result is
-    differentiable.
+    The result is `[k, *batch, *event]`. It is differentiable if the design needs second derivatives
+    and the estimator's parameters are learning.
     """
     needs = estimator.design.needs
     first = len(points) - needs.derivatives
@@ -115,7 +119,11 @@ def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options:
 def _pull_back(
     values: Tensor, weights: Tensor, points: Tensor, twice: bool = False
 ) -> Tensor | None:
-    """Return the derivative of the weighted sum of the values, or None if there is no graph."""
+    """Return the derivative of the weighted sum of the values with respect to the points.
+
+    Return None if autograd finds no path from the values to the points. If `twice`, the result is
+    differentiable.
+    """
     (found,) = torch.autograd.grad(
         values, points, weights, create_graph=twice, retain_graph=True, allow_unused=True
     )
@@ -125,17 +133,17 @@ def _pull_back(
 def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor) -> None:
     """Raise if the value at one point depends on another point.
 
-    In that case, derivatives of different points would be mixed. To find out, each value is
-    multiplied by a power of two. The derivative at a point must then be multiplied by the same
-    power. If the derivative also contains other values, it is multiplied by a different number.
+    The derivative at a point would then contain the derivatives of other values. To find out, each
+    value is multiplied by a power of two. The derivative at a point must then be `derivatives`
+    times the power of this point's value. A dependence on other points causes a different result.
     """
     first = len(points) - len(derivatives)
     excess, limit = _excess(values, points, derivatives.detach())
     independent = excess <= limit
     if true_or_unreadable(independent.all()):
         return
-    # In half precision, small derivatives are rounded and large ones overflow. A dependence is the
-    # same at every scale, and such errors are not.
+    # In half precision, small derivatives are rounded and large ones overflow. Such errors change
+    # with the scale of the values. A dependence is the same at every scale.
     for scale in (4096.0, 1 / 64):
         scaled = _pull_back(values, torch.full_like(values, scale), points)
         assert scaled is not None
@@ -152,7 +160,10 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
 def _excess(
     values: Tensor, points: Tensor, own: Tensor, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return how far derivatives are from the expected ones, and the limit, `[points, *batch]`."""
+    """Return the error of the derivatives of weighted values, and its limit, `[points, *batch]`.
+
+    The derivative at each point is expected to be `own` times the weight of this point's value.
+    """
     weights = _powers_of_two(values)
     weighted = _pull_back(values, scale * weights, points)
     assert weighted is not None
@@ -160,24 +171,24 @@ def _excess(
     first, rows = len(points) - len(own), values.ndim
     expected = own * weights.view(*weights.shape, *[1] * (own.ndim - rows))
     excess = (weighted[first:] - expected).abs().flatten(rows).amax(-1)
-    # Each row is compared with its own size. Sums in any order, as on a GPU, leave rounding errors
-    # of the largest.
+    # The limit is relative to the derivative of the same row. On a GPU, sums in any order leave
+    # rounding errors of the largest derivative, so a small part of it is added.
     size = own.abs().flatten(rows).amax(-1) * weights
     floor = 1e-9 * size.max()
     limit = 1e-4 * size + floor
     if not first:
         return excess, limit
-    # The values may not depend on points that are not differentiated either. Where the derivative
-    # at such a point is infinite, autograd multiplies it by zero, which is NaN.
+    # The values must not depend on the first points either, whose derivatives are not needed. Where
+    # the derivative at such a point is infinite, autograd multiplies it by zero, which is NaN.
     earlier = weighted[:first].nan_to_num(nan=0.0, posinf=torch.inf, neginf=torch.inf)
     earlier = earlier.abs().flatten(rows).amax(-1)
     return torch.cat([earlier, excess]), torch.cat([floor.expand(earlier.shape), limit])
 
 
 def _powers_of_two(values: Tensor) -> Tensor:
-    """Return weights 1, 2, 4 and 8 in the shape of the values.
+    """Return an irregular pattern of the weights 1, 2, 4 and 8, in the shape of the values.
 
-    Larger weights would overflow in float16.
+    Larger weights could overflow in float16.
     """
     index = torch.arange(values.numel(), device=values.device)
     # A quadratic hash: any regular pattern gives equal weights to rows at some distance.
@@ -193,7 +204,10 @@ def is_learning(estimator: Estimator) -> bool:
 def as_values(
     estimator: Estimator, draw: Draw, values: Values, points: Tensor, options: Options
 ) -> Tensor:
-    """Convert values of any array type to a checked tensor; for a bound, subtract log q."""
+    """Check the values at the points, which may have any array type, and return them as a tensor.
+
+    For a bound, return the log-weights: subtract log q.
+    """
     expected = points.shape[: points.ndim - draw.latent.event_dims]
     tensor = _as_tensor(values, expected)
     if draw.extra and tensor.shape == (len(points) - draw.extra, *expected[1:]):
@@ -225,7 +239,7 @@ def _check_shape(values: Tensor, expected: torch.Size, draw: Draw) -> None:
     if values.shape == expected:
         return
     hint, logits = "", draw.latent.logits.shape
-    # [B, K] logits that were meant as one choice for each of B rows.
+    # The user may have passed logits [B, K] for one choice in each of B rows.
     if draw.latent.event_dims == 2 and values.shape == (len(draw.points), *logits[:-1]):
         hint = f". If each of the {logits[-2]} rows makes one choice, pass logits.unsqueeze(-2)"
     elif values.shape == expected[1:] + expected[:1]:
@@ -239,7 +253,7 @@ def _check_shape(values: Tensor, expected: torch.Size, draw: Draw) -> None:
 def _values(
     estimator: Estimator, objective: Objective, draw: Draw, points: Tensor, options: Options
 ) -> Tensor:
-    """Evaluate the objective, and raise if it modified its points in place."""
+    """Return checked values of the objective, and raise if it modified the points in place."""
     if not callable(objective):
         raise ValueError(f"the objective must be a function, got {type(objective).__name__}")
     # The version of a tensor is cheap, but does not show changes through `.data` or NumPy.
@@ -312,7 +326,7 @@ def _from_array(values: Values, shape: torch.Size) -> Tensor:
     try:
         if isinstance(values, list | tuple):
             stack = bool(values) and all(isinstance(one, Tensor) for one in values)
-            # By way of NumPy, lists of Python floats keep all their digits.
+            # NumPy keeps all digits of Python floats. torch.as_tensor would round to float32.
             values = torch.stack(list(values)) if stack else np.asarray(values)
         elif isinstance(values, np.ndarray):
             values = values.copy()  # torch takes no negative strides, and warns of read-only arrays
@@ -325,7 +339,10 @@ def _from_array(values: Values, shape: torch.Size) -> Tensor:
 
 
 def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
-    """Convert values to floats without loss; small integers get at least the samples' dtype."""
+    """Convert values to floating-point numbers without loss.
+
+    Integers of up to 16 bits get the samples' `dtype`, but at least float32. Others get float64.
+    """
     if tensor.dtype in FLOATS:
         return tensor
     if tensor.is_complex() or tensor.is_floating_point():

@@ -14,7 +14,7 @@ from arms.arguments import as_count, in_function_transform
 
 
 def explain_randomness(error: RuntimeError) -> None:
-    """Raise an error that explains what to do if vmap has refused random numbers."""
+    """If `error` is vmap's refusal of random numbers, raise an error that says what to do."""
     if "randomness" in str(error) and in_function_transform():
         remedy = 'pass randomness="different" to vmap or jacfwd'
         hessian = "hessian cannot work, because an estimate has no second derivatives"
@@ -39,7 +39,7 @@ def _options(like: Tensor, generator: Generator | None) -> dict[str, Any]:
 
 
 def indicator_below(noise: Tensor, threshold: Tensor) -> Tensor:
-    """Return 1 where noise < threshold and 0 elsewhere, and overwrite the noise if possible."""
+    """Return 1 where noise < threshold and 0 elsewhere. The noise may be overwritten."""
     if torch.compiler.is_compiling() or in_function_transform():
         return (noise < threshold).to(noise.dtype)
     return noise.lt_(threshold)  # needs no conversion and no further tensor
@@ -55,7 +55,7 @@ def indicator(x: Tensor) -> Tensor:
 def rank_generator(
     seed: int, device: torch.device | str = "cpu", rank: int | None = None
 ) -> Generator:
-    """Return a generator whose numbers differ from rank to rank, for `generator=` of any call.
+    """Return a generator whose numbers differ between ranks, to pass to any call as `generator=`.
 
     Args:
         seed: One number for all ranks.
@@ -81,7 +81,7 @@ GlobalStates = dict[torch.device, Tensor]
 
 
 def global_states(device: torch.device) -> GlobalStates:
-    """Return the states of PyTorch's global generators, of the CPU and of a device."""
+    """Return the states of PyTorch's global generators for the CPU and for `device`."""
     cpu = torch.device("cpu")
     # The state cannot be read while a CUDA graph is captured.
     captured = device.type == "cuda" and torch.cuda.is_current_stream_capturing()
@@ -90,7 +90,7 @@ def global_states(device: torch.device) -> GlobalStates:
 
 
 def restore_global_states(states: GlobalStates) -> None:
-    """Set PyTorch's global generators to earlier states."""
+    """Set PyTorch's global generators to states that `global_states` returned."""
     for device, state in states.items():
         _global_generator(device).set_rng_state(state, *_which(device))
 
@@ -107,7 +107,7 @@ HAS_RANKS = dist.is_available()
 
 
 def warn_if_ranks_share_noise(device: torch.device) -> None:
-    """Warn, once per process, if another rank has its global generator in the same state."""
+    """Warn, once per process, if another rank's global generator is in the same state as here."""
     if HAS_RANKS and dist.is_initialized() and not torch.compiler.is_compiling():
         _compare(device.type)
 

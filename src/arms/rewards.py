@@ -4,21 +4,21 @@ For n independent samples b_1, ..., b_n of a policy with rewards r_i, the weight
 
 $$ \sum_i w_i \, \nabla \log \pi(b_i) $$
 
-an unbiased estimate of the target's gradient: for the mean reward by leave-one-out REINFORCE,
+an unbiased estimate of the target's gradient. For the mean reward, this is leave-one-out REINFORCE,
 
-$$ w_i = \frac1n \Big(r_i - \frac{1}{n-1} \sum_{j \ne i} r_j\Big), $$
+$$ w_i = \frac1n \Big(r_i - \frac{1}{n-1} \sum_{j \ne i} r_j\Big). $$
 
-and for the best of k samples by an average over all subsets S of size k that contain i,
+For the best of k samples, it is a sum over all subsets S of size k that contain sample i,
 
 $$ w_i = \frac{1}{\binom{n}{k}} \sum_{S \ni i} \big(\max S - \max (S \setminus i)\big). $$
 
-Both are unbiased because the subtracted baseline is a function of the other samples only. With
-rewards sorted in ascending order, $r_{(0)} \le \dots \le r_{(n-1)}$, the second sum telescopes:
+Both are unbiased because the subtracted baseline is a function of the other samples only. If the
+rewards are sorted, $r_{(0)} \le \dots \le r_{(n-1)}$, the sum for the best of k telescopes:
 
 $$ \binom{n}{k} w_{(j)} = \sum_{m<j} \binom{m}{k-2} \big(r_{(j)} - r_{(m)}\big)
    = \sum_{t=1}^{j} \binom{t}{k-1} \big(r_{(t)} - r_{(t-1)}\big), $$
 
-a sum of terms that are not negative, so that no digits are lost.
+No term of the last sum is negative, so no digits are lost.
 
 References: Kool, van Hoof & Welling, "Buy 4 REINFORCE samples, get a baseline for free!", 2019;
 Mnih & Rezende, "Variational inference for Monte Carlo objectives", ICML 2016.
@@ -42,18 +42,19 @@ def weights(
     *,
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Return weights `[n, *groups]` for policy gradients from rewards.
+    """Convert rewards to weights `[n, *groups]` for policy gradients.
 
-    Maximize `(weights * log_probs).sum(0)`. Its gradient is an unbiased estimate of the target's
-    gradient in each group. The weights include the factor 1/n, and carry no gradient.
+    Maximize `(weights * log_probs).sum(0)`, where `log_probs` are the samples' log-probabilities.
+    For each group, the gradient of this sum is an unbiased estimate of the target's gradient. The
+    weights include the factor 1/n, and carry no gradient.
 
     Args:
         rewards: The rewards of n independent samples per group, `[n, *groups]`. For a bound, these
             are the log-weights.
         target: `Expectation()` for the mean reward (the default), `BestOf(k)` for the best of k
             samples, or `ImportanceBound()` for the score part of the bound with K = n.
-        mask: A boolean tensor in the shape of the rewards. Samples where it is False are ignored,
-            and their weight is 0. A group may be empty.
+        mask: A boolean tensor in the shape of the rewards. Samples whose entry is False are
+            ignored, and get the weight 0. Groups may be empty.
 
     >>> weights(torch.tensor([1.0, 0.0, 0.0, 0.0]))
     tensor([ 0.2500, -0.0833, -0.0833, -0.0833])
@@ -86,7 +87,10 @@ Rule = Callable[[Tensor, Tensor | None], Tensor]
 
 
 def _rule_for(target: object, n: int) -> tuple[Rule, int]:
-    """Return the formula for a target, and the least number of samples per group."""
+    """Return the function that computes the weights, and the least number of samples per group.
+
+    `n` is the number of samples per group, without regard to a mask.
+    """
     if isinstance(target, Expectation) and target.samples is None:
         return _leave_one_out, 2
     if isinstance(target, BestOf):
@@ -128,7 +132,10 @@ def _check_types(rewards: object, mask: object) -> None:
 
 
 def _check_values(values: Tensor, dtype: torch.dtype, most: float) -> None:
-    """Raise if the weights would not be finite in their dtype."""
+    """Raise if rewards are not finite, or so large that weights would overflow in `dtype`.
+
+    `most` is a further limit of their magnitude.
+    """
     if not values.numel():
         return
     # Sums of n rewards, and the weights, must be finite.
@@ -139,13 +146,16 @@ def _check_values(values: Tensor, dtype: torch.dtype, most: float) -> None:
 
 
 def _least_of_groups(mask: Tensor, least: int) -> int:
-    """Return the least number of samples in a group, ignoring empty groups."""
+    """Return the number of samples in the smallest group that is not empty.
+
+    If all groups are empty, return `least`.
+    """
     sizes = mask.sum(0)
     return int(sizes.masked_fill(sizes == 0, least).min()) if sizes.numel() else least
 
 
 def _check_count(fewest: int, least: int, target: object, *, masked: bool) -> None:
-    """Raise if a group has too few samples for the target."""
+    """Raise if the smallest group has fewer samples than the target needs, which is `least`."""
     if fewest < least:
         remedy = "draw more samples" + (", or mask out the whole group" if masked else "")
         raise ValueError(
@@ -166,7 +176,7 @@ def _refuse(values: Tensor, low: float, high: float, limit: float, dtype: torch.
 
 
 def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
-    # Subtract one reward, or a rough mean, so that a common offset does not lose digits.
+    # Subtract one reward, or a rough mean. Otherwise, a large common offset would cost digits.
     if mask is None:
         rewards, count = rewards - rewards[0], len(rewards)
         return (rewards - rewards.mean(0)) / (count - 1)
@@ -177,7 +187,7 @@ def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
-    """Return the weights for the best of k, for rewards that have been checked."""
+    """Return the weights `[n, *groups]` for the best of k; the rewards have been checked."""
     if k == 1:
         return _leave_one_out(rewards, mask)
     # Sorting along the last axis is several times faster than along the first.
@@ -193,7 +203,10 @@ def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
 
 
 def _shares(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
-    """Return C(t, k - 1) / C(size, k) for t = 1 ... n - 1 and the size of each group."""
+    """Return C(t, k - 1) / C(size, k) for t = 1, ..., n - 1, where `size` is the size of a group.
+
+    The result is `[n - 1]`, or with a mask `[*groups, n - 1]`.
+    """
     n = len(rewards)
     ways = [math.comb(t, k - 1) for t in range(1, n)]
     if mask is None:
@@ -209,16 +222,16 @@ def _shares(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
 
 
 def _bound(log_weights: Tensor, mask: Tensor | None) -> Tensor:
-    """Return VIMCO's learning signals.
+    """Return VIMCO's weights `[n, *groups]` for the score part of the bound.
 
-    The signal of a sample is the bound minus the bound in which this sample's log-weight is
-    predicted from the other samples.
+    The weight of a sample is the bound, minus the same bound with this sample's log-weight replaced
+    by the mean log-weight of the other samples.
     """
     n = len(log_weights)
     present = torch.ones_like(log_weights, dtype=torch.bool) if mask is None else mask
     counts = present.sum(0)
     hidden = log_weights.masked_fill(~present, -torch.inf)
-    # Subtract the largest log-weight, so that a common offset does not lose digits.
+    # Subtract the largest log-weight. Otherwise, a large common offset would cost digits.
     top = torch.where(counts > 0, hidden.amax(0), 0.0)
     values, hidden = torch.where(present, log_weights - top, 0.0), hidden - top
     own = torch.eye(n, dtype=torch.bool, device=log_weights.device)
@@ -226,5 +239,5 @@ def _bound(log_weights: Tensor, mask: Tensor | None) -> Tensor:
     guess = torch.where(own, 0.0, values).sum(1) / (counts - 1).clamp(min=1)
     without = torch.where(own, guess.unsqueeze(1), hidden).logsumexp(1)
     signal = hidden.logsumexp(0) - without
-    # A single sample has no others to predict it from. It gets REINFORCE without a baseline.
+    # A single sample has no other samples for a baseline. It gets REINFORCE without a baseline.
     return torch.where(counts == 1, log_weights, signal)

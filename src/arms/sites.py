@@ -2,8 +2,9 @@ r"""Sampling sites: discrete choices anywhere in a model, without further change
 
 $$ g = \sum_i J_i^\top \Big(\frac{f_i - \operatorname{mean} f}{n - 1}\, \nabla \log p(b_i)\Big) $$
 
-The batch is repeated n times, and every site draws one choice per copy. f_i is the loss of copy i,
-and J_i is the Jacobian of the site's logits in copy i. The estimate is unbiased in two cases:
+This is the gradient that one site contributes. The batch is repeated n times, and every site draws
+one choice b_i in each copy i. f_i is the loss of copy i, and J_i is the Jacobian of the site's
+logits in copy i. The estimate is unbiased in two cases:
 
 - The logits were computed from the repeated batch. Given everything before the site, the choices of
   different copies are independent. The losses of the other copies are therefore a valid baseline,
@@ -62,7 +63,7 @@ def sampling(
     evaluations: int | None = None,
     validate: bool = True,
 ) -> "Sampling":
-    """Open a block in which `arms.sample` records discrete choices anywhere in a model.
+    """Return a block for a `with` statement, in which `arms.sample` records discrete choices.
 
     Args:
         estimator: An unbiased estimator that needs values only, such as "arms" or "loorf". A site
@@ -70,7 +71,8 @@ def sampling(
         num_samples: The number of copies of the batch, n; 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
         evaluations: The largest number of copies, instead of `num_samples`.
-        validate: Check for NaN and for batch normalization. On a GPU, this waits for the device.
+        validate: Raise an error for NaN, and for batch normalization after a site. On a GPU, this
+            waits for the device.
 
     >>> import arms
     >>> x, scores = torch.ones(5, 3), torch.nn.Linear(3, 2)
@@ -102,10 +104,10 @@ def sample(
 ) -> Any:
     """Return a hard sample of a choice inside a model, in the shape of the logits.
 
-    In a block of `arms.sampling`, the choice is recorded, and the block estimates its gradient
-    without bias. Logits that were computed before `repeat` give n samples per row.
-    With a biased estimator, the sample itself carries a straight-through gradient, and no block is
-    needed, as for `torch.nn.functional.gumbel_softmax`.
+    In a block of `arms.sampling`, the choice is recorded, and the logits receive an unbiased
+    gradient from the block. If they were computed before `repeat`, the result has n samples per
+    row. With a biased estimator, the sample itself carries a straight-through gradient, and no
+    block is needed, as for `torch.nn.functional.gumbel_softmax`.
 
     Args:
         logits: `[rows, ..., d]` for bits; an `arms.OneHot` or a `OneHotCategorical`
@@ -116,8 +118,8 @@ def sample(
         temperature: The temperature of the biased estimator.
         batch_dim: The axis of the rows.
         tokens: The number of consecutive entries on `batch_dim` that belong to one row, if tokens
-            were flattened into the batch. Always pass it in this case: n tokens per row look like n
-            copies of the batch.
+            were flattened into the batch. Always pass this number in that case. Otherwise, n tokens
+            per row would look like n copies of the batch.
         validate: Check for NaN. On a GPU, this waits for the device.
 
     >>> from torch.distributions import OneHotCategorical
@@ -141,7 +143,7 @@ def sample(
 def _at_site(
     logits: Logits, generator: Generator | None, batch_dim: int, tokens: int, validate: bool
 ) -> Any:
-    """Draw samples at a site, which an open `arms.sampling` block records."""
+    """Return a hard sample, and record the site if an `arms.sampling` block is open."""
     block = _BLOCK.get()
     validate = validate and (block is None or block.validate)
     form = _Form.of(as_latent(logits, validate=validate), batch_dim, tokens)
@@ -168,7 +170,7 @@ def _drawn(form: "_Form", generator: Generator | None) -> Tensor:
 
 
 def _refuse_in_backward() -> None:
-    """Raise in a backward pass, where a checkpoint runs part of the model again."""
+    """Raise if a backward pass is running, in which a checkpoint calls part of the model again."""
     # This function is private (tried on PyTorch 2.8 to 2.13).
     if torch._C._current_graph_task_id() != -1:
         raise ValueError(
@@ -179,10 +181,10 @@ def _refuse_in_backward() -> None:
 
 
 class Sampling:
-    """A block of `arms.sampling`: records samples, and estimates the expected loss.
+    """A block of `arms.sampling`: it records samples, and estimates the expected loss.
 
     Args:
-        estimator: The estimator for sites whose logits are computed once.
+        estimator: The estimator for sites whose logits are computed before the batch is repeated.
         generator: Source of randomness for all sites.
         validate: Whether to check values.
     """
@@ -192,7 +194,7 @@ class Sampling:
         self.copies = estimator.design.num_samples
         """n, the number of copies of the batch."""
         self.rows: int | None = None
-        """B, the rows of the batch before it is repeated; known from the first repeat or site."""
+        """B, the number of rows of the batch before `repeat`; None until a first repeat or site."""
         self._sites: list[_Site] = []
         self._costs: list[tuple[int, Tensor]] = []
         self._token: Token[Sampling | None] | None = None
@@ -227,7 +229,9 @@ class Sampling:
             )
 
     def repeat(self, *tensors: Tensor, batch_dim: int = 0) -> Any:
-        """Return n copies of each tensor along the batch axis: all rows of copy 1, then of copy 2.
+        """Repeat the rows of each tensor n times, along the batch axis.
+
+        The result contains all rows of copy 1, then all rows of copy 2, and so on.
 
         Args:
             tensors: `[B, ...]`; several tensors are returned as a tuple.
@@ -249,13 +253,13 @@ class Sampling:
         return found[0] if len(found) == 1 else tuple(found)
 
     def cost(self, term: Tensor) -> None:
-        """Add a term of the loss that depends only on the samples so far.
+        """Add a term to the loss that does not depend on samples of later sites.
 
         The gradient of later sites then ignores this term, which lowers the variance.
 
         Args:
-            term: `[n * B]`, or `[B]` if the term depends on no sample. It may depend on samples
-                drawn so far, but not on later samples.
+            term: `[n * B]`, or `[B]` if the term depends on no sample. It may depend on samples of
+                earlier sites, but not on samples of later sites.
         """
         self._require_entered("s.cost")
         if self._state == "closed":
@@ -267,8 +271,8 @@ class Sampling:
         """Return the expected loss per row `[B]`, ready for `.backward()`.
 
         Args:
-            loss: `[n * B]`, one value per copy of a row, as with `reduction="none"`. The terms
-                passed to `cost` are added to it.
+            loss: `[n * B]`, one value for each copy of each row, as with `reduction="none"`. The
+                terms that were passed to `cost` are added to this loss.
         """
         self._require_entered("s.expectation")
         self._asked = True
@@ -295,7 +299,7 @@ class Sampling:
         return value
 
     def draw(self, form: "_Form", generator: Generator | None) -> Tensor:
-        """Return the samples of a site `[n * B, ...]`, one for each row of every copy."""
+        """Draw and record the samples `[n * B, ...]` of a site, one for each row of every copy."""
         generator, wanted = generator or self.generator, needs_gradient(form.latent)
         if self._state == "closed" and wanted:
             what = "arms.sample was called after s.expectation in the same block"
@@ -329,11 +333,17 @@ class Sampling:
         return points
 
     def draw_once(self, chosen: Estimator, latent: Latent, generator: Generator | None) -> Draw:
-        """Draw n samples for each row of logits that were computed before the repetition."""
+        """Draw n samples for each row, for logits that were computed before the batch was repeated.
+
+        These logits have B rows.
+        """
         return draw_points(chosen, latent, generator)
 
     def draw_repeated(self, latent: Latent, generator: Generator | None) -> Tensor:
-        """Draw one sample for each row of logits of the repeated batch."""
+        """Draw one sample for each row, for logits that were computed from the repeated batch.
+
+        These logits have n * B rows.
+        """
         if generator is None:
             warn_if_ranks_share_noise(latent.logits.device)
         return latent.detach().sample(1, generator)[0]
@@ -344,7 +354,10 @@ class Sampling:
             raise ValueError(f"{what} {when}: write `with arms.sampling() as s:` first")
 
     def _as_values(self, loss: object, what: str, once: bool = False) -> Tensor:
-        """Return a loss as floats `[n, B]`, one value per row of every copy."""
+        """Check a loss `[n * B]`, and return it as floating-point numbers `[n, B]`.
+
+        `what` names the loss in error messages. If `once`, the loss may also be `[B]`.
+        """
         if self.rows is None:
             before = "was called before any call of s.repeat or arms.sample in the block"
             raise ValueError(f"{what} {before}: draw samples in the block first")
@@ -367,12 +380,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class _Site(ABC):
-    """A recorded site: its latent with rows first, and one sample per row of every copy."""
+    """A recorded site: the latent, with rows on the first axis, and samples for all n copies."""
 
     latent: Latent
     points: Tensor
     copies: int
-    _version: int = field(init=False)  # version of the logits, which in-place changes increase
+    _version: int = field(init=False)  # the version of the logits when the samples were drawn
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_version", version_of(self.latent.logits))
@@ -387,15 +400,24 @@ class _Site(ABC):
 
     @abstractmethod
     def attach(self, value: Tensor, signal: Tensor) -> Tensor:
-        """Attach the site's gradient to the value `[B]`, given the remaining losses `[n, B]`."""
+        """Return the value `[B]` with this site's gradient attached.
+
+        `signal` `[n, B]` is the loss without the costs that were added before this site.
+        """
 
     def per_row(self) -> Latent:
-        """Flatten the logits to `[rows, entries]`, to attach a gradient per row."""
+        """Return a latent whose logits are flattened to `[rows, entries]`.
+
+        `attach_gradient` then takes one value per row.
+        """
         return Bits(self.latent.logits.flatten(1))
 
 
 class _Repeated(_Site):
-    """A site in the repeated batch: copies are independent, and have different Jacobians."""
+    """A site whose logits come from the repeated batch, with n * B rows.
+
+    The samples of different copies are independent, and their Jacobians may differ.
+    """
 
     def attach(self, value: Tensor, signal: Tensor) -> Tensor:
         n, batch = self.copies, self.latent.batch_shape[1:]
@@ -409,7 +431,10 @@ class _Repeated(_Site):
 
 @dataclass(frozen=True)
 class _Once(_Site):
-    """A site before the repetition: copies share the Jacobian, and may be coupled."""
+    """A site whose logits were computed before the batch was repeated, with B rows.
+
+    All copies share one Jacobian, so their samples may be coupled.
+    """
 
     estimator: Estimator
     drawn: Draw
@@ -421,13 +446,13 @@ class _Once(_Site):
 
 
 def _like_batch(signal: Tensor, rest: Sequence[int]) -> Tensor:
-    """Expand values `[n, B]` to every choice of a row, `[n, B, *rest]`."""
+    """Repeat values `[n, B]` along the further batch axes `rest`, to `[n, B, *rest]`."""
     return signal.view(*signal.shape, *[1] * len(rest)).expand(*signal.shape, *rest)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A latent with rows on the first axis, and the conversion of samples to the user's form."""
+    """A latent with rows on its first axis, and what is needed to give samples the user's form."""
 
     latent: Latent
     batch_dim: int
@@ -466,7 +491,7 @@ class _Form:
         return len(self.latent.logits)
 
     def restore(self, points: Tensor) -> Any:
-        """Convert samples with rows on the first axis to the form of the given logits."""
+        """Convert samples of `latent` to the axes of the logits that the user passed."""
         found = self.latent.to_objective(points)
         if isinstance(found, dict):
             return {name: self._restore(one) for name, one in found.items()}
@@ -485,11 +510,11 @@ def _straight_through(
     temperature: float | None,
     generator: Generator | None,
 ) -> Tensor:
-    """Draw one sample per row that carries the gradient of a biased estimator.
+    """Draw one sample per row, which carries the gradient of a biased estimator.
 
-    A biased estimator multiplies the derivative df/db by a matrix M, which depends on the logits
-    and the sample. The expression sample + M (logits - logits.detach()) has this gradient, because
-    M is symmetric.
+    The gradient of a biased estimator is M df/db, with a matrix M that depends on the logits and
+    the sample. The expression sample + M (logits - logits.detach()) passes this gradient to the
+    logits, because M is symmetric.
     """
     chosen = drop_in(estimator, latent, temperature)
     if torch.compiler.is_compiling():
@@ -509,7 +534,10 @@ def _straight_through(
 def drop_in(
     estimator: str | Estimator, latent: Latent, temperature: float | None = None
 ) -> Estimator:
-    """Return a biased estimator, after checking that samples can carry its gradient."""
+    """Return the biased estimator with this name; raise if it is unbiased or cannot draw `latent`.
+
+    An estimator object is returned unchanged.
+    """
     named = isinstance(estimator, str) and resolve(estimator)[0] in ESTIMATORS
     if named or (isinstance(estimator, Estimator) and estimator.unbiased):
         raise ValueError(
@@ -542,8 +570,8 @@ class _Tape:
     """Records the samples of a checkpointed part of a model, which runs twice.
 
     The second forward pass takes the samples from the tape, without drawing random numbers. The
-    tape also stores the state of PyTorch's generators, so that later random operations, such as
-    dropout, get the same numbers as before.
+    tape also stores the state of PyTorch's generators after each sample, so that later random
+    operations, such as dropout, get the same numbers in both passes.
     """
 
     def __init__(self, draws: list[tuple[Any, GlobalStates]], replaying: bool) -> None:
@@ -563,7 +591,10 @@ class _Tape:
             restore_global_states(states)
 
     def take(self, draw: Callable[[], _T], device: torch.device) -> _T:
-        """Return the result of `draw`, or in the second forward pass the recorded result."""
+        """Call `draw`, record its result and return it.
+
+        In the second forward pass, return the recorded result without calling `draw`.
+        """
         if self.replaying:
             if self.position == len(self.draws):
                 raise ValueError(
@@ -589,7 +620,7 @@ def _taped(draw: Callable[[], _T], device: torch.device) -> _T:
 
 
 def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return contexts that make `torch.utils.checkpoint` repeat its samples.
+    """Return two contexts, in which both forward passes of a checkpoint get the same samples.
 
     Pass this function as `checkpoint(module, x, use_reentrant=False,
     context_fn=arms.same_samples)`.
@@ -599,13 +630,19 @@ def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager
 
 
 def _newest_node(tensor: Tensor) -> int:
-    """Return the sequence number of a new autograd node; numbers increase within a thread."""
+    """Return the sequence number of a new autograd node after `tensor`, or 0 without a graph.
+
+    These numbers increase with every node of a thread.
+    """
     node = tensor.view_as(tensor).grad_fn  # None in forward-mode differentiation
     return 0 if node is None else int(node._sequence_nr())
 
 
 def _refuse_batch_norm(ends: list[Tensor], began: int) -> None:
-    """Raise if batch normalization after the first site mixes rows in these graphs."""
+    """Raise if the graphs of the tensors `ends` contain batch normalization after the first site.
+
+    `began` is the sequence number of the first site. Batch normalization would mix rows.
+    """
     waiting: list[Any] = [end.grad_fn for end in ends]
     seen: set[Any] = set()
     while waiting:

@@ -54,7 +54,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     Attributes:
         support_: A boolean mask of the selected features, `[n_features_in_]`.
         coef_, intercept_: The least-squares fit; features that are not selected have zero.
-        probabilities_: The learned probabilities of the restart that found the subset.
+        probabilities_: The learned probabilities `[n_features_in_]` of the restart that found the
+            selected subset.
         n_iter_: The number of steps.
 
     >>> X = np.random.default_rng(0).normal(size=(100, 8))
@@ -92,7 +93,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         return tags
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Find the subset, and fit y on it.
+        """Find the best subset of features, and fit y on these features by least squares.
 
         Args:
             X: `[rows, features]`.
@@ -123,7 +124,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Predict with the least-squares fit on the selected features."""
+        """Return predictions for `X` `[rows, features]`, by the fit on the selected features."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return X @ self.coef_.T + self.intercept_
@@ -170,7 +171,10 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         limit: int,
         generator: Generator,
     ) -> tuple[Tensor, Tensor]:
-        """Return the best subset `[restarts, p]` that each restart has seen, and its logits."""
+        """Return the best subset that each restart evaluated, and the final logits.
+
+        Both results are `[restarts, p]`. A `size` of None means any size up to `limit`.
+        """
         restarts = as_count(self.n_restarts, 1, "n_restarts")
         steps = as_count(self.max_iter, 1, "max_iter")
         rate = as_positive(self.learning_rate, "learning_rate")
@@ -194,8 +198,9 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             attach(drawn, values).sum().backward()
             assert logits.grad is not None
             if size is not None:
-                # Every further feature explains more variance. Logits are shifted back to the same
-                # size anyway, so the common part of the gradient is removed.
+                # Every further feature explains more variance, so all logits would rise together.
+                # They are shifted back to the given size below, so the gradient along this shift is
+                # removed.
                 weight = sigmoid_derivative(logits.detach())
                 shift = logits.grad.sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
                 logits.grad = logits.grad - weight * shift
@@ -232,15 +237,15 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
 
 class Centered(NamedTuple):
-    """Centered columns, scaled so that the largest value is below one."""
+    """The columns of a matrix, each scaled to magnitudes of at most one, and centered."""
 
     values: Any  # [rows, columns]
-    means: Any  # [columns], in the same units
-    exponents: Any  # [columns]: columns were divided by two to this power, which is exact
+    means: Any  # [columns], the means of the scaled columns
+    exponents: Any  # [columns]; each column was divided by two to this power, which is exact
 
 
 def center(columns: Any) -> Centered:
-    """Center columns of any size without overflow."""
+    """Scale and center the columns of a matrix, which may have any units, without overflow."""
     exponents = np.frexp(np.abs(columns).max(0))[1]
     small = np.ldexp(columns, -exponents)
     means = small.mean(0)
@@ -254,7 +259,7 @@ def center(columns: Any) -> Centered:
 
 
 def _in_one_unit(columns: Centered) -> Any:
-    """Scale all columns by the same factor, so that the largest value is below one."""
+    """Return the centered columns in a common unit, in which the largest value is below one."""
     spreads = columns.exponents + np.frexp(np.abs(columns.values).max(0))[1]
     # Ignore constant columns, because a large one would make the other columns negligible.
     largest = spreads.max(where=columns.values.any(0), initial=-(2**20))
@@ -265,26 +270,30 @@ def _in_one_unit(columns: Centered) -> Any:
 class Regressions:
     """Least-squares fits on many subsets of standardized features at once."""
 
-    gram: Tensor  # [p, p], correlations
-    cross: Tensor  # [p, q], with the targets, which are scaled to a total variance of one
+    gram: Tensor  # [p, p], the correlations of the features
+    cross: Tensor  # [p, q], features times targets; the targets have a total variance of one
 
     ridge = 1e-9  # makes the fit on equal columns well defined
 
     @classmethod
     def of(cls, X: Any, y: Any) -> "Regressions":
-        """Build regressions from centered features and targets, scaled to avoid overflow."""
+        """Build regressions from centered features `[rows, p]` and targets `[rows, q]`.
+
+        The numbers must be scaled so that their squares do not overflow.
+        """
         scale, total = np.sqrt((X**2).sum(0)), math.sqrt((y**2).sum())
         scaled = torch.from_numpy(X / np.where(scale > 0, scale, 1.0))
         return cls(scaled.mT @ scaled, scaled.mT @ torch.from_numpy(y / (total or 1.0)))
 
     def unexplained(self, masks: Tensor) -> Tensor:
-        """Return the unexplained share of the targets' variance, for masks `[..., p]`."""
+        """Return the unexplained share of the targets' variance, `[...]` for masks `[..., p]`."""
         return self._factors(masks)[3]
 
     def with_one_more(self, masks: Tensor) -> Tensor:
-        """Return the unexplained share with each further feature, `[..., p]`.
+        """Return the unexplained share of variance after one more feature is selected.
 
-        It is infinite for features that are already selected.
+        The result is `[..., p]`, with an entry for each choice of this feature. The entries of
+        features that are already selected are infinite.
         """
         index, factor, half, left = self._factors(masks)
         chosen = masks.gather(-1, index).unsqueeze(-1)
@@ -296,7 +305,11 @@ class Regressions:
         return torch.where(masks > 0, torch.inf, (left.unsqueeze(-1) - gain).clamp(min=1e-12))
 
     def _factors(self, masks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return selected features, their Cholesky factor L, L⁻¹ cross, and the residuals."""
+        """Return four results of the fits on masks `[..., p]`.
+
+        They are the indices of the selected features, the Cholesky factor L of their correlations,
+        L⁻¹ times their rows of `cross`, and the unexplained share of the targets' variance.
+        """
         most = max(1, int(masks.sum(-1).max()))
         chosen, index = masks.topk(most, dim=-1)  # pads smaller subsets
         row, column = chosen.unsqueeze(-1), chosen.unsqueeze(-2)
@@ -311,9 +324,10 @@ class Regressions:
 def _best_seen(
     best: Tensor, lowest: Tensor, masks: Tensor, values: Tensor, size: int | None
 ) -> tuple[Tensor, Tensor]:
-    """Update each restart's best subset with the masks `[n, restarts, p]`.
+    """Return each restart's best subset so far `[restarts, p]`, and its cost `[restarts]`.
 
-    If a size is given, only masks of this size count.
+    `best` and `lowest` are the earlier results. They are compared with `masks` `[n, restarts, p]`,
+    whose costs are `values` `[n, restarts]`. If `size` is given, only masks of this size count.
     """
     if size is not None:
         values = torch.where(masks.sum(-1) == size, values, torch.inf)
@@ -324,7 +338,10 @@ def _best_seen(
 
 
 def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) -> Tensor:
-    """Exchange single features while the cost decreases. If `any_size`, also add or drop some."""
+    """Return a subset improved by exchanging single features as long as the cost decreases.
+
+    If `any_size`, single features are also added or dropped.
+    """
     value = cost(regressions.unexplained(mask), mask.sum())
     while True:
         selected = mask.nonzero().squeeze(-1)

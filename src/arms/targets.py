@@ -19,7 +19,7 @@ from arms.arguments import as_count, at_least_float32
 
 
 class Target(ABC):
-    """A function of values at independent samples; the gradient of its expectation is estimated."""
+    """The quantity to differentiate: the expectation of a function of f at independent samples."""
 
     is_expectation: ClassVar[bool] = False  # whether this is E[f(b)], which some wrappers require
     subtracts_log_q: ClassVar[bool] = False  # whether f is log p(x, b), and log q(b) is subtracted
@@ -31,14 +31,15 @@ class Target(ABC):
 
     @abstractmethod
     def value(self, values: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Compute the target `[*batch]` from values or log-weights `[n, *batch]` at the samples.
+        """Estimate the target `[*batch]` from values `[n, *batch]` at the samples.
 
-        `weights` are the weights of the samples; None means equal weights.
+        For a bound, `values` are the log-weights. `weights` `[n, *batch]` are the weights of the
+        samples; None means equal weights.
         """
 
     @abstractmethod
     def num_attached(self, n: int) -> int:
-        """Return the number of leading samples, out of n, that the value depends on."""
+        """Return how many of the n samples the estimated target depends on; these come first."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +68,9 @@ class Expectation(Target):
 
 @dataclass(frozen=True)
 class BestOf(Target):
-    """The expected maximum of k values: max@k, and pass@k if they are 0 or 1.
+    """The expected maximum of f over k samples: max@k, or pass@k if all values are 0 or 1.
 
-    The value is the average over all subsets of k of the n samples.
+    The estimate from n samples is the average of the maximum over all subsets of k samples.
 
     Args:
         k: The number of samples that the maximum is taken over.
@@ -104,10 +105,10 @@ class BestOf(Target):
 
 @dataclass(frozen=True)
 class ImportanceBound(Target):
-    """The bound E[log(1/K sum_k w(b_k))], computed from the first K = `samples` log-weights.
+    """The bound E[log(1/K sum_k w(b_k))], estimated from the log-weights of the first K samples.
 
     Args:
-        samples: K; all samples by default, which only `arms.weights` accepts.
+        samples: K. The default is all samples, but only `arms.weights` accepts this default.
 
     >>> import torch
     >>> ImportanceBound(2).value(torch.tensor([[0.0], [0.0], [9.0]]))
@@ -139,6 +140,6 @@ class ImportanceBound(Target):
 
 
 def log_mean_exp(log_weights: Tensor) -> Tensor:
-    """Return log(mean(exp(log_weights))) over the first axis."""
+    """Return log(mean(exp(log_weights))), with the mean over the first axis."""
     total = at_least_float32(log_weights).logsumexp(0) - math.log(len(log_weights))
     return total.to(log_weights.dtype)

@@ -28,7 +28,7 @@ from arms.targets import BestOf, Expectation, Target
 Kind: TypeAlias = Literal["sample", "gradient", "weights"]
 
 CALLS = 500  # independent calls per problem; means over fewer calls are too far from normal
-FEW_CALLS = 5  # if fewer calls make up the variance, an error could also be a rare event
+FEW_CALLS = 5  # if fewer calls cause the variance, a wrong mean could also come from rare events
 REFERENCE_DRAWS = 20_000  # draws of LOORF, which give its variance
 SIGNATURES = {
     "sample": "function(logits) -> differentiable samples of the logits' shape",
@@ -46,7 +46,7 @@ class AuditRow:
     """The result of an audit on one problem."""
 
     problem: str
-    """The latent, and the number of the objective."""
+    """The name of the problem: its latent, and the number of its objective."""
     bias: float
     """Distance between the mean estimate and the gradient, relative to the gradient's length."""
     bias_error: float
@@ -56,13 +56,13 @@ class AuditRow:
     across: float
     """Length of the orthogonal component, relative to the length of the gradient."""
     variance: float
-    """Variance of one estimate, summed over all logits, relative to LOORF."""
+    """Variance of one estimate, summed over all logits, relative to LOORF's variance."""
     largest_score: float
     """The largest absolute z-score of the mean estimate over all logits."""
     varied_score: float
-    """The largest absolute z-score over logits whose estimates vary enough for a verdict."""
+    """Like `largest_score`, but only over logits whose estimates vary enough for a verdict."""
     mixed: bool = False
-    """Whether some rows of a call have the objective f and others have -f."""
+    """Whether some rows of each call have the objective f, and the other rows have -f."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ class Audit:
     failure_rate: float
     """The probability that an audit calls a correct function biased.
 
-    This holds if the function's estimates vary enough.
+    It is larger if the function's estimates hardly vary.
     """
     evaluations: float
     """Evaluations of the objective for one estimate."""
     reference: str
-    """The estimator to which the variance is relative."""
+    """The estimator whose variance is the unit of all variances."""
 
     @property
     def biased(self) -> bool:
@@ -94,9 +94,9 @@ class Audit:
 
     @property
     def varied(self) -> bool:
-        """Whether the estimates varied enough for the verdict."""
+        """Whether the estimates varied enough for the verdict "biased"."""
         biased = [row for row in self.rows if row.largest_score > self.limit]
-        # Different objectives in different rows make every function vary.
+        # If rows have different objectives, the estimates of every function vary.
         decisive = [row for row in biased if not row.mixed] or biased
         return not decisive or max(row.varied_score for row in decisive) > self.limit
 
@@ -229,7 +229,7 @@ def audit(
 
 
 def _problems(kind: Kind, latent: object, generator: Generator) -> list[bias.Problem]:
-    """Return the problems, in float32, because most functions are used in float32."""
+    """Return the problems of an audit, with logits in float32, like those of most users."""
     chosen = latent if latent is not None else "bits" if kind == "gradient" else "categories"
     if isinstance(chosen, Latent):
         bias.check_settings(2, 0.5, 0, [chosen])
@@ -257,7 +257,7 @@ def _negated(problem: bias.Problem) -> bias.Problem:
 
 
 def _zero_or_one(problem: bias.Problem) -> TensorObjective:
-    """Return 1 for states where the objective is above its median, and 0 otherwise."""
+    """Return an objective that is 1 where the problem's objective exceeds its median, else 0."""
     assert isinstance(problem.latent, Enumerable)
     middle = problem.objective(problem.latent.states()).median()
     return lambda b: (problem.objective(b) > middle).double()
@@ -275,15 +275,15 @@ def _of_rows(objectives: Sequence[TensorObjective], which: Tensor) -> TensorObje
 
 @dataclass
 class _Found:
-    """Sums over the estimates of one test, with a leading axis for its problems."""
+    """The estimates of one test; the first axis of all tensors contains the test's problems."""
 
-    means: list[Tensor]  # of each call
-    squares: Tensor  # the sum of squares of all estimates
-    count: int = 0  # of estimates per problem
+    means: list[Tensor]  # the mean estimate of each call
+    squares: Tensor  # the sum of the squares of all estimates
+    count: int = 0  # the number of estimates per problem
 
 
 class _Caller:
-    """Calls the audited function, and raises a readable error if its result is wrong."""
+    """Calls the audited function, and raises a readable error if it raises or returns nonsense."""
 
     def __init__(
         self,
@@ -298,7 +298,10 @@ class _Caller:
         self.evaluations = 1.0
 
     def estimates(self, problems: Sequence[bias.Problem], draws: int) -> _Found:
-        """Call the function with rows that are divided at random among problems of one latent."""
+        """Call the function, in total for at least `draws` rows, and collect its estimates.
+
+        In each call, the rows are divided at random among the problems, which share one latent.
+        """
         one = {"sample": self._of_sample, "gradient": self._of_gradient}.get(
             self.kind, self._of_weights
         )
@@ -316,7 +319,8 @@ class _Caller:
             if not grads.isfinite().all():
                 what = f"the {self.kind} that the audited function returns"
                 raise ValueError(f"{what} must be finite, got NaN or infinity")
-            # Sorted by row's number, rows alternate between the problems.
+            # Row r belongs to problem order[r] % len(problems). Sort the rows by their order, so
+            # that they alternate between the problems.
             grads = grads if order is None else grads[order.argsort()]
             grads = grads.view(each, len(problems), *shape)
             found.means.append(grads.mean(0))
@@ -406,10 +410,11 @@ def _row(
     moved = moved - moved.mean(0)
     spread = moved.square().sum(0) / (calls - 1)
     third = moved.pow(3).mean(0)
-    # The effective number of calls behind the variance. It is about a third of all calls for normal
-    # means, m if all calls except m returned the same mean, and NaN if all means are equal.
+    # The effective number of calls that cause the variance. It is about a third of all calls if
+    # their means are normal, about m if all calls except m returned the same mean, and NaN if all
+    # means are equal.
     varied = moved.square().sum(0).square() / moved.pow(4).sum(0)
-    # If an estimate never varies, only rounding may separate it from the exact gradient.
+    # An estimate that never varies may differ from the exact gradient only by rounding.
     rounding = 1e-6 * exact.abs().amax().item()
     scores = skew_corrected(mean - exact, spread, third, calls, rounding)
     sizes = scores.abs()

@@ -23,8 +23,10 @@ from arms.latents.base import MOST_STATES
 from arms.objective import Options
 
 MOST_ENUMERATED = 8  # with more samples, the moderate problems have too few joint states
-# The objective of the first row is 6,000 times as large as that of the other rows. Sums over the
-# other rows must not contain rounding errors of the first row, which are visible in float32.
+# The objective of the first row is 6,000 times as large as that of the other rows. An estimator may
+# compute a coefficient for the first row from the other rows. If it does so by subtracting the
+# first row from a sum over all rows, it keeps rounding errors of the first row. They are visible in
+# float32, and bias the gradient of the first row.
 SCALES = (6000.0, 1.0, 1.0)
 ONE = torch.ones(())
 
@@ -33,7 +35,7 @@ MOST_ROWS = 50_000  # the most estimates per call
 # `FEWEST_CALLS`, because means over fewer calls are too far from normal.
 DRAWS_PER_CALL = 50
 FEWEST_CALLS = 1000
-FEWEST_EVENTS = 25  # draws of a variable's rarer outcome that make its score nearly normal
+FEWEST_EVENTS = 25  # a score is nearly normal if the rarer outcome is drawn at least this often
 
 
 @dataclass(frozen=True)
@@ -42,12 +44,12 @@ class Cases:
 
     make: Callable[[Tensor], Latent]
     moderate: Sequence[Any]
-    many: Sequence[Any]  # moderate logits of more variables, so states outnumber samples
-    small: Sequence[Any] | Tensor
-    exact: Sequence[Any]  # logits too large for a test by random draws
-    far: Sequence[Any] = ()
-    infinite: Sequence[Any] = ()
-    unequal: Sequence[Any] = ()
+    many: Sequence[Any]  # moderate logits of more variables, with more states than samples
+    small: Sequence[Any] | Tensor  # two rows of few variables
+    exact: Sequence[Any]  # for exact expectations; some are too large for a test by random draws
+    far: Sequence[Any] = ()  # logits of ±5, ±7 and ±10
+    infinite: Sequence[Any] = ()  # some logits are infinite
+    unequal: Sequence[Any] = ()  # rows whose objectives have different scales
     suffix: str = ""  # appended to the names of findings
 
 
@@ -60,7 +62,8 @@ BITS = Cases(
     exact=((0.7, -1.3), (5.0, -0.4), (14.0, -14.0)),
     far=((5.0, -5.0, 0.3), (7.0, -7.0, 0.3), (10.0, -10.0, 0.3)),
     # Three bits are random. With fewer, a control variate may cancel an estimate almost exactly.
-    # Only the noise of its coefficient is then left, which rows share, so the mean is not normal.
+    # Only the noise of the control variate's coefficient is then left. All rows share this noise,
+    # so the mean is not normal.
     infinite=(math.inf, 0.7, -math.inf, -0.4, 1.1),
     unequal=((0.3, -0.5, 1.0),) * 3,
 )
@@ -84,14 +87,17 @@ class Problem:
     name: str
     latent: Latent  # has no batch axes, or a few rows
     objective: TensorObjective
-    scale: Tensor = ONE  # a factor of the objective, or one for each row
+    scale: Tensor = ONE  # a factor of the objective, or one factor for each row
     effort: int = 1  # number of estimates, as a multiple of `draws`
     separate: bool = False  # make each estimate in a separate call, not as a row of a large batch
-    scored_rows: int | None = None  # compare only this many first rows; None compares all
+    scored_rows: int | None = None  # compare only the first rows, so many; None compares all rows
 
 
 def as_bounded(value: object, least: int, most: int, name: str) -> int:
-    """Return a setting as an int between `least` and `most`."""
+    """Return `value` as an int; raise unless it is from `least` to `most`.
+
+    `name` names the value in error messages.
+    """
     count = as_count(value, least, name)
     if count > most:
         raise ValueError(f"{name} must be at most {most:,}, got {count:.1e}")
@@ -101,7 +107,7 @@ def as_bounded(value: object, least: int, most: int, name: str) -> int:
 def check_settings(
     draws: object, failure_rate: object, seed: object, latents: object
 ) -> list[Latent] | None:
-    """Check the settings of a test, and return the latents as a list."""
+    """Check the settings of a test, and return the latents as a list, or None if there are none."""
     as_bounded(draws, 2, 10**9, "draws")
     as_bounded(seed, 0, 2**50, "seed")
     if not isinstance(failure_rate, float) or not 0 < failure_rate < 1:
@@ -123,12 +129,15 @@ def check_settings(
 
 
 def takes_kind(estimator: Estimator, kind: Callable[[Tensor], Latent]) -> bool:
-    """Return whether an estimator accepts bits, or categories."""
+    """Return whether an estimator accepts the latents of the class `kind`, `Bits` or `OneHot`."""
     return takes(estimator, kind(torch.zeros(1, 2) if kind is OneHot else torch.zeros(1)))
 
 
 def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> list[Cases]:
-    """Return cases for the given latents, or the built-in cases that an estimator accepts."""
+    """Return test cases for the given latents.
+
+    By default, return the built-in cases for bits and categories, if the estimator accepts them.
+    """
     if latents is None:
         return [cases for cases in (BITS, CATEGORIES) if takes_kind(estimator, cases.make)]
     found = []
@@ -141,7 +150,10 @@ def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> l
 def special_problems(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None = None
 ) -> Iterator[Problem]:
-    """Yield problems that each expose one kind of error, for every kind of latent."""
+    """Yield problems for bits and for categories, or for `latents`; each exposes one kind of error.
+
+    The built-in cases are left out for kinds of latents that the estimator does not accept.
+    """
     # The weights of a bound would underflow if the rows of log p(x, b) were scaled by thousands.
     scale = torch.tensor(SCALES if estimator.target.size == 1 else 1.0)
     for cases in cases_of(estimator, latents):
@@ -159,7 +171,10 @@ def special_problems(
 def make_problem(
     name: str, cases: Cases, logits: Any, generator: Generator, **options: Any
 ) -> Problem:
-    """Return a problem with a random objective, which is the same for every row."""
+    """Return a problem with a random objective, which is the same for every row.
+
+    `options` are further fields of `Problem`.
+    """
     given = isinstance(logits, Tensor)
     latent = cases.make(logits if given else torch.tensor(logits, dtype=torch.float64))
     one = latent.with_logits(latent.logits[0]) if latent.batch_shape else latent
@@ -185,7 +200,10 @@ def _curved_objective(latent: Latent, generator: Generator) -> TensorObjective:
 def problem_scores(
     estimator: Estimator, problem: Problem, draws: int, generator: Generator
 ) -> Tensor:
-    """Return z-scores of the mean gradient, and of the mean value if the estimator is unbiased."""
+    """Return one z-score for each logit: mean gradient estimates against the exact gradient.
+
+    If the estimator is unbiased, also return z-scores of the mean values. The result has one axis.
+    """
     latent, total = problem.latent, problem.effort * draws
     if problem.separate:  # one call per estimate
         batches = [latent] * max(FEWEST_CALLS, draws // DRAWS_PER_CALL)
@@ -209,7 +227,7 @@ def problem_scores(
 
 
 def _truth(estimator: Estimator, problem: Problem) -> tuple[Tensor, Tensor]:
-    """Compute the gradient and the value of every row by enumeration, in float64."""
+    """Return the exact gradient and the exact value of every row, by enumeration in float64."""
     wide = problem.latent.with_logits(problem.latent.logits.double())
     rows = wide.logits if wide.batch_shape else wide.logits.unsqueeze(0)
     grads, values = [], []
@@ -234,7 +252,7 @@ class _Tally:
     def __init__(self, truth: Tensor, dtype: torch.dtype) -> None:
         self.truth, self.count = truth, 0
         self.sums = [torch.zeros_like(truth) for _ in range(3)]
-        # If an estimate never varies, only rounding may separate it from the truth.
+        # An estimate that never varies may differ from the truth only by rounding.
         self.rounding = 1e-12 if dtype == torch.float64 else 1e-6 * truth.abs().amax().item()
 
     def add(self, estimates: Tensor) -> None:
@@ -243,7 +261,7 @@ class _Tally:
         self.sums = [total + error.pow(power).sum(0) for power, total in enumerate(self.sums, 1)]
 
     def scores(self) -> Tensor:
-        """Return the z-score of the mean error, or infinity if an estimate is not finite."""
+        """Return the z-score of the mean error of each entry; a NaN becomes infinity."""
         mean, square, cube = (total / self.count for total in self.sums)
         variance = (square - mean.square()).clamp(min=0) * self.count / max(1, self.count - 1)
         third = cube - 3 * mean * square + 2 * mean**3
@@ -261,7 +279,7 @@ def bias_finding(
     """Test in float64, at moderate logits, whether the label `unbiased` of an estimator is right.
 
     The smallest bias that is reliably detected is proportional to 1/sqrt(draws). An estimator with
-    `unbiased = False` passes if the test detects a bias. The verdict is then "biased".
+    `unbiased = False` passes if the test detects a bias, and its verdict is then "biased".
 
     Args:
         estimator: The estimator to test.

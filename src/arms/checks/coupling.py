@@ -19,7 +19,10 @@ LOGITS = (0.0, 0.6, -1.5, 2.5)
 def coupling_findings(
     coupling: Coupling, draws: int, failure_rate: float, counts: Sequence[int], seed: int
 ) -> Findings:
-    """Test whether a coupling has the properties that ARMS needs, for every n in `counts`."""
+    """Test whether a coupling has the properties that ARMS needs.
+
+    The numbers of samples n are `counts`, or by default three small numbers.
+    """
     generator = torch.Generator().manual_seed(seed)
     usual = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
     taken = [n for n in counts or usual if not (coupling.even_samples and n % 2)]
@@ -85,13 +88,20 @@ def _judge_all(scores: Mapping[str, Tensor], n: int, rate: float) -> list[Findin
 
 
 def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:
-    """Return binomial z-scores, which are huge if an event contradicts probability 0 or 1."""
+    """Return z-scores of binomial counts: `hits` events in `draws` draws, with this probability.
+
+    A score is huge if the probability is 0 but the event occurred, or if it is 1 but the event did
+    not always occur.
+    """
     spread = (probability * (1 - probability) * draws).clamp(min=1e-12).sqrt()
     return (hits - probability * draws) / spread
 
 
 def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
-    """Compare P(b_i = 1, b_j = 0) of every ordered pair with the value p(1-p)/debias."""
+    """Return z-scores of the number of draws with b_i = 1 and b_j = 0, for every ordered pair i, j.
+
+    The expected probability is p(1-p)/debias.
+    """
     claimed = torch.sigmoid(logits) * torch.sigmoid(-logits) / debias
     hits = torch.einsum("ird,jrd->ijd", samples, 1 - samples)
     ordered = ~torch.eye(len(samples), dtype=torch.bool)
@@ -99,7 +109,10 @@ def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
 
 
 def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
-    """Compare the distribution of the number of ones with `count_distribution`."""
+    """Return z-scores of how often each number of ones occurs among the n samples of a bit.
+
+    The expected probabilities `claimed` are the result of `count_distribution`, or None.
+    """
     if claimed is None:
         return torch.zeros(0)
     ones = samples.sum(0)
@@ -110,7 +123,10 @@ def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
 
 
 def _pattern_scores(samples: Tensor) -> Tensor:
-    """Test whether all orders of a given number of ones are equally likely."""
+    """Return z-scores of how often each pattern of n bits occurs.
+
+    Patterns with the same number of ones are expected to be equally likely.
+    """
     n = len(samples)
     patterns = (samples.long() * (2 ** torch.arange(n)).view(-1, 1, 1)).sum(0)
     hits = [torch.bincount(column, minlength=2**n) for column in patterns.unbind(-1)]
@@ -128,7 +144,7 @@ def _pattern_scores(samples: Tensor) -> Tensor:
 
 
 def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
-    """Test whether different latents are uncorrelated."""
+    """Return z-scores of the correlation between samples of different bits, expected to be 0."""
     spread = (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
     centered = ((samples - torch.sigmoid(logits)) / spread).unbind(-1)
     pairs = [torch.einsum("ir,jr->ij", one, other) for one, other in combinations(centered, 2)]

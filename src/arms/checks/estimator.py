@@ -21,7 +21,7 @@ from arms.latents import Bits, Enumerable, Latent
 
 Factory = Callable[[int], Estimator]
 
-COUNTS = (1, 2, 3, 4, 8, 12)  # defaults; values that the estimator rejects are skipped
+COUNTS = (1, 2, 3, 4, 8, 12)  # the default n; numbers that the estimator rejects are skipped
 MOST_SAMPLES = 10**6  # the draws of a test with more samples do not fit into memory
 USUAL = 8  # the most samples in tests with special problems
 MOST_OUTCOMES = 2_000_000  # designs with more joint outcomes are not enumerated
@@ -40,11 +40,12 @@ def findings(
 ) -> Findings:
     """Test an estimator or a coupling by enumeration and by many draws.
 
-    **Estimators.** If the design has finitely many outcomes, the exact expectation over all of them
-    is compared with the gradient, for up to four samples and logits up to ±14. Means over many
-    draws are compared for every number of samples. Further comparisons use one number of samples:
-    at large logits, in float32, and with one or two rows per call. Other tests cover
-    shapes, reproducibility and extreme logits. The result lists properties that were not tested.
+    **Estimators.** If the design has finitely many outcomes, the exact expectation of the estimate
+    is compared with the gradient, for up to four samples and logits up to ±14. For every number of
+    samples, the mean of many estimates is compared with the gradient. Further comparisons use a
+    single number of samples: at large logits, in float32, and with one or two rows per call. Other
+    tests cover shapes, reproducibility and extreme logits. The result lists properties that were
+    not tested.
 
     **Couplings.** For bits, the tests cover marginals, correlation, counts, exchangeability,
     independence between latents and extreme logits. For categories, they cover marginals and the
@@ -118,9 +119,9 @@ def _estimator_findings(
         arguments = (one, draws, rate, own_seed, latents)
         found += attempt(f"unbiased, n = {n}", bias.bias_finding, *arguments)
     for name, alike in special.items():
-        # The bias of a baseline that depends on the batch is largest with few samples.
+        # If a baseline depends on other rows, its bias is largest with few samples.
         n = min(accepted) if alike[0].separate else usual
-        # Lazy parameters take the shape of the first latent, so each problem has a new estimator.
+        # Each problem needs a new estimator, whose lazy parameters take the shape of its latent.
         scores = (bias.problem_scores(factory(n), one, draws, generator) for one in alike)
         found += attempt(f"{name}, n = {n}", judge_scores, scores, rate)
     subject = f"{label(first)}, num_samples {', '.join(map(str, accepted))}"
@@ -142,7 +143,10 @@ def _not_checked(estimator: Estimator, latents: Sequence[Latent] | None) -> tupl
 
 
 def _accepted(factory: object, counts: Sequence[int]) -> dict[int, Estimator]:
-    """Return estimators for the given numbers of samples, or for accepted ones in `COUNTS`."""
+    """Return a dictionary from each number of samples to an estimator that the factory made for it.
+
+    The numbers are `counts`. By default, they are the numbers in `COUNTS` that the factory accepts.
+    """
     remedy = "pass a coupling, or a function of num_samples such as an estimator's class"
     if not callable(factory) or isinstance(factory, Estimator):
         got = type(factory).__name__
@@ -174,7 +178,10 @@ def _accepted(factory: object, counts: Sequence[int]) -> dict[int, Estimator]:
 def _test_exactly(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None
 ) -> tuple[bool, str] | list[Finding]:
-    """Compare the exact expectations of gradient and value with enumeration."""
+    """Compare the exact expectations of the estimated gradient and value with the exact results.
+
+    Return an empty list if the outcomes of the design cannot be enumerated.
+    """
     rows = [(cases, row) for cases in bias.cases_of(estimator, latents) for row in cases.exact]
     problems = [bias.make_problem("exact", cases, row, generator) for cases, row in rows]
     worst = 0.0
@@ -197,7 +204,11 @@ def _test_exactly(
 
 
 def _example(cases: bias.Cases, logits: Tensor) -> tuple[Latent, Callable[[Tensor], Tensor]]:
-    """Return bits, or choices between two categories whose first logit is 0."""
+    """Return a latent and an objective for it.
+
+    The latent is bits with these logits, or choices between two categories with the logits 0 and
+    -|logit|.
+    """
     is_bits = cases.make is Bits
     pairs = torch.stack([torch.zeros_like(logits), -logits.abs()], -1)
     weights = torch.arange(1, logits.shape[-1] + 1)
@@ -240,7 +251,7 @@ def _test_extremes(dtype: torch.dtype, estimator: Estimator, cases: bias.Cases) 
     return passed, "grad must be finite at |logit| 20, 90, 200 and inf, and zero if p is 0 or 1"
 
 
-# These tests are deterministic. The suffix of the cases replaces the braces in their names.
+# The verdicts of these tests do not depend on chance. In a name, {} stands for the cases' suffix.
 CERTAIN: dict[str, Callable[[Estimator, bias.Cases], tuple[bool, str]]] = {
     "shapes{}": _test_shapes,
     "repeatable{}": _test_repeatable,

@@ -41,9 +41,10 @@ def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
 
 
 def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> Tensor:
-    """Compute the expectation of a target over independent samples, attached to the logits.
+    """Compute the exact value of a target by enumeration, attached to the logits.
 
-    All multisets of `target.size` states are enumerated, so use few latents and few samples.
+    This is an expectation over `target.size` independent samples. All multisets of so many states
+    are enumerated, so the latent must have few states.
 
     Args:
         objective: Maps states `[states, *event]` to values `[states]`; for a bound, to log p(x, b).
@@ -70,7 +71,10 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
 
 @lru_cache(maxsize=8)
 def _multisets(states: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return all multisets `[size, multisets]`, and the number of orders of each."""
+    """Return the number of orders of each multiset of `size` states, and the multisets.
+
+    The orders are `[multisets]`, and the multisets are indices of states `[size, multisets]`.
+    """
     multisets = list(combinations_with_replacement(range(states), size))
     repeated = [math.prod(map(math.factorial, Counter(one).values())) for one in multisets]
     return math.factorial(size) // torch.tensor(repeated), torch.tensor(multisets).T
@@ -91,10 +95,10 @@ def exact_target_gradient(objective: TensorObjective, latent: Latent, target: Ta
 def expected_estimate(
     estimator: Estimator, objective: TensorObjective, latent: Latent
 ) -> tuple[Tensor, Tensor] | None:
-    """Compute the exact expectations of an estimator's gradient `[*event]` and value.
+    """Compute the exact expectations of an estimator's gradient `[*event]` and of its value.
 
-    The design lists all outcomes, and `combine` is evaluated on all of them at once. The result is
-    None if the design has continuous noise.
+    The design lists all outcomes, and `combine` is called once for all of them. The result is None
+    if the outcomes cannot be listed, for example because the design has continuous noise.
 
     Args:
         estimator: Any estimator.
@@ -121,7 +125,7 @@ def expected_estimate(
 
 
 def rarer_probs(latent: Latent) -> Tensor:
-    """Return the probability of each entry's rarer outcome in float64, or infinity if unknown."""
+    """Return min(p, 1-p) in float64, where p is the mean of a sample, or infinity if unknown."""
     wide = latent.with_logits(latent.logits.double())
     if not wide.has(HasMean):
         return torch.full_like(wide.logits, torch.inf)
@@ -143,10 +147,10 @@ def random_table(states: int, generator: Generator | None = None) -> Tensor:
 def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObjective:
     """Return a smooth objective with the value table[b] at state b.
 
-    Between states, the objective is curved. With multilinear interpolation, straight-through
-    estimators would look unbiased. The added term is zero at every state, but its derivatives there
-    are not zero, nor is their mean over both ends of an edge. The test therefore also detects the
-    bias of the trapezoid rule (`reinmax`).
+    The objective is a multilinear interpolation plus a cubic term. Without the cubic term,
+    straight-through estimators would look unbiased. The term is zero at every state, but its
+    derivatives there are not zero. The mean of its derivatives at both ends of an edge is not zero
+    either, so that a test also detects the bias of the trapezoid rule (`reinmax`).
 
     Args:
         table: One value per joint state, in the order of `latent.states()`.
@@ -167,7 +171,7 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
         bits = b.to(table.dtype)
         chosen = torch.stack([1 - bits, bits], -1) if is_binary else bits  # [..., d, K]
         rest = table
-        for one in chosen.unbind(-2):  # the first latent is the slowest index of the table
+        for one in chosen.unbind(-2):  # the first variable changes slowest in the table
             rest = (one.unsqueeze(-1) * rest.unflatten(-1, (categories, -1))).sum(-2)
         # These cubics are zero at 0 and 1, and their derivatives at 0 and 1 do not cancel.
         weights = torch.linspace(1.0, 2.0, event.numel(), dtype=bits.dtype, device=bits.device)
@@ -211,7 +215,7 @@ def _named(received: object) -> dict[str, Tensor]:
 def univariate_variance(
     estimator: Estimator, logits: Tensor, f0: float, f1: float
 ) -> Tensor | None:
-    """Return the exact variance for a single bit at every logit.
+    """Return the exact variance of the gradient estimate for a single bit, at every logit.
 
     Return None if no closed form is known.
 
@@ -259,7 +263,10 @@ def _coupled(coupling: object, n: int, logits: Tensor, difference: float) -> Ten
 
 
 def _binomial(one: Tensor, zero: Tensor, n: int) -> Tensor:
-    """Return the distribution of the sum of n independent bits, `[n + 1, *shape]`."""
+    """Return the distribution of the number of ones among n independent bits, `[n + 1, *shape]`.
+
+    A bit is 1 with the probability `one` and 0 with the probability `zero`.
+    """
     counts = torch.ones_like(one).unsqueeze(0)
     edge = torch.zeros_like(counts)
     for _ in range(n):
@@ -268,7 +275,11 @@ def _binomial(one: Tensor, zero: Tensor, n: int) -> Tensor:
 
 
 def _leave_one_out(counts: Tensor, debias: Tensor, difference: float) -> Tensor:
-    """Return the variance of (f(1) - f(0)) S(n-S) / (n(n-1)) / (1-rho), given P(S = s)."""
+    """Return the variance of `difference * debias * S(n-S) / (n(n-1))`, the leave-one-out estimate.
+
+    S is the number of ones, and `counts` is its distribution `[n + 1, ...]`. `difference` is
+    f(1) - f(0), and `debias` is 1/(1-rho).
+    """
     n = len(counts) - 1
     s = torch.arange(n + 1, dtype=torch.float64, device=counts.device)
     s = s.view(-1, *[1] * (counts.ndim - 1))

@@ -26,10 +26,10 @@ Make = Callable[[str], Estimator]
 Measure = Callable[[Sequence[Estimator]], "list[_Tally]"]
 
 SAME_FOR_BITS = {"arms-stratified": "arms", "disarm-stick": "disarm"}
-ENUMERABLE = 1024  # joint states up to which the reference is enumerated
-MIN_FLIPS = 100  # repeats, and draws of the rarer outcome, that make a bias score nearly normal
-MIN_TAIL = 100  # repeats; one hundredth of fewer repeats is less than one estimate
-ATTEMPTS = 10  # draws to try an objective on; a single draw may miss points that it rejects
+ENUMERABLE = 1024  # with at most as many joint states, the reference is enumerated
+MIN_FLIPS = 100  # the least repeats, and draws of a rarer outcome, for a nearly normal bias score
+MIN_TAIL = 100  # with fewer repeats, 1 % of the estimates is less than one estimate
+ATTEMPTS = 10  # an objective may reject only some points, so it is tried on this many draws
 WIDTH = 100  # columns of a terminal; tables are at most this wide
 HEADINGS = (
     *("estimator", "n", "evals", "derivs", "variance", "±", "top 1%", "x lowest"),
@@ -44,7 +44,7 @@ class VarianceRow:
     estimator: str
     """Name of the estimator; for an estimator object, its class and settings."""
     num_samples: int | None
-    """n, or None for enumeration, which ignores n."""
+    """n, the number of samples, or None for enumeration, which ignores n."""
     evaluations: int
     """Evaluations of the objective for one estimate."""
     derivatives: int
@@ -52,18 +52,18 @@ class VarianceRow:
     variance: float
     """Variance of one estimate, averaged over all logits."""
     bias_score: float
-    """Largest absolute z-score of the mean estimate against the reference.
+    """Largest absolute z-score, over logits, of the mean estimate against the reference.
 
-    NaN if no logit has enough draws for a score.
+    It is NaN if no logit has enough draws for a score.
     """
     milliseconds: float
     """Median time of one estimate, including the objective."""
     unbiased: bool = True
     """Whether the estimator is labeled as unbiased."""
     untrained: bool = False
-    """Whether the estimator has initial parameters, because it was given by name."""
+    """Whether the estimator has untrained parameters, because it was given by name."""
     variance_error: float = math.nan
-    """Standard error of the variance over repeats."""
+    """Standard error of `variance`."""
     tail: float = math.nan
     """Share of the variance that comes from the largest 1 % of estimates, averaged over rows.
 
@@ -72,12 +72,12 @@ class VarianceRow:
 
     @property
     def variance_time(self) -> float:
-        """Variance times milliseconds, which is proportional to the variance in a given time."""
+        """Variance times milliseconds: proportional to the variance reached in a fixed time."""
         return self.variance * self.milliseconds
 
     @property
     def title(self) -> str:
-        """The name, marked as biased or untrained if it is."""
+        """The estimator's name, with a mark if the estimator is biased or untrained."""
         return self.estimator + " (untrained)" * self.untrained + " (biased)" * (not self.unbiased)
 
 
@@ -92,16 +92,16 @@ class VarianceTable:
     rows: tuple[VarianceRow, ...]
     """One row per estimator."""
     reference: str
-    """Source of the gradient that mean estimates are compared with."""
+    """How the gradient was computed that the mean estimates are compared with."""
     score_limit: float
-    """The absolute z-score that unbiased estimators exceed once in a million tables.
+    """The limit of bias scores, which an unbiased estimator exceeds once in a million tables.
 
-    `arms.variance` describes the exceptions.
+    `arms.variance` describes exceptions.
     """
     unscored: int = 0
     """Number of logits without a bias score, because they have too few draws."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Estimators without a row, unless they were given by name, and the reason for each."""
+    """Names of estimators that were not compared by default, each with the reason."""
 
     def __str__(self) -> str:
         rows = [HEADINGS, *self._cells()]
@@ -152,7 +152,7 @@ class VarianceTable:
         against = f"bias |z|: the largest over all logits, against {self.reference}"
         notes = [
             "variance: of one estimate, mean over all logits, in squared units of the objective",
-            "±: standard error in % of the variance; rare large estimates can be missing in both",
+            "±: standard error in % of the variance; both too small if rare estimates are missing",
             "top 1%: share of the largest 1% of estimates in the variance of a row, mean over rows",
             "*: lowest value of an unbiased estimator",
             f"{against}; suspicious above {self.score_limit:.2f}",
@@ -191,14 +191,14 @@ def variance(
     Args:
         objective: As for `arms.expectation`; it may be a black box.
         logits: As for `arms.expectation`. No gradient is left in them or in the objective.
-        estimators: A name, an estimator, or a sequence of these. By default, all names that this
-            latent, this budget and this objective allow, except enumeration and estimators with
-            parameters. The table lists those that were left out, with the reason.
+        estimators: A name, an estimator, or a sequence of names and estimators. By default, all
+            names that this latent, this budget and this objective allow, except enumeration and
+            estimators with parameters. The table lists the names that were left out, and why.
         num_samples: The number of samples for every estimator given by name, 8 by default. An
             estimator object keeps its own number.
         generator: As for `arms.expectation`.
-        evaluations: The most evaluations of the objective per estimate, instead of `num_samples`,
-            to compare estimators at equal work.
+        evaluations: The largest number of evaluations of the objective per estimate, instead of
+            `num_samples`, to compare estimators at equal work.
         repeats: The number of estimates of each estimator. The estimators take turns, so that
             other processes on the machine slow all of them equally.
 
@@ -286,7 +286,7 @@ def _has_parameters(estimator: Estimator) -> bool:
 def _find_left_out(
     make: Make, n: int, objective: Objective, latent: Latent, generator: Generator | None
 ) -> dict[str, str]:
-    """Return the estimators that are not compared by default, each with the reason."""
+    """Return the names of the estimators that are not compared by default, each with the reason."""
     left_out = {}
     for name in ESTIMATORS:
         reason = _reason_unsuitable(name, latent)
@@ -343,7 +343,10 @@ def _reason_refused(
 
 
 def _without_rare(latent: Latent, scored: Tensor) -> Latent:
-    """Return the latent with the probabilities of rare outcomes set to zero."""
+    """Return the latent with all rare outcomes made impossible.
+
+    `scored` is a mask of the logits that is False where the rarer outcome is too rare for a score.
+    """
 
     def of_part(part: Latent, own: Tensor) -> Tensor:
         phi = part.logits
@@ -361,11 +364,15 @@ def _without_rare(latent: Latent, scored: Tensor) -> Latent:
 def _reference(
     objective: Objective, latent: Latent, scored: Tensor, n: int, measure: Measure
 ) -> tuple[Tensor, Tensor, str]:
-    """Return the gradient to compare means with, its variance, and its name."""
+    """Return the reference gradient for the bias scores, its variance, and its name.
+
+    Both tensors have the shape of the logits.
+    """
     enumerable = isinstance(latent, Enumerable) and latent.has(Enumerable)
     if enumerable and latent.count_states() <= ENUMERABLE:  # type: ignore[attr-defined]
-        # Rare outcomes that were never drawn affect the gradient of the other latents too. The
-        # difference without them counts as an error of the reference.
+        # An outcome too rare to be drawn also affects the gradient of other variables. The
+        # difference between the gradients with and without rare outcomes counts as an error of the
+        # reference.
         both = (latent, _without_rare(latent, scored))
         truth, certain = (estimate(Exact(), objective, one).grad.double() for one in both)
         return truth, (truth - certain).square(), "enumeration"
@@ -374,10 +381,10 @@ def _reference(
 
 
 class _Tally:
-    """Running mean and variance of an estimator's estimates (Welford), in two arrays.
+    """Running mean and variance of an estimator's estimates, by Welford's algorithm.
 
-    Each estimate adds a term to the sum of squares. The expectation of the term is the variance, so
-    the spread of the terms gives the standard error of the variance.
+    Each estimate adds a term to the sum of squared deviations. The expectation of each term is the
+    variance, so the spread of the terms gives the standard error of the variance.
     """
 
     def __init__(self, latent: Latent) -> None:
@@ -400,13 +407,19 @@ class _Tally:
         return self.squares / (len(self.seconds) - 1)
 
     def variance_error(self) -> float:
-        """Return the standard error of the mean variance, or NaN for only two estimates."""
+        """Return the standard error of the variance, which is averaged over all logits.
+
+        It is NaN for only two estimates.
+        """
         added = torch.stack(self.added[1:])  # the first term is always zero
         added = added.reshape(len(added), -1).sum(1) / self.mean.numel()
         return (added.std() / len(added) ** 0.5).item() if len(added) > 1 else float("nan")
 
     def tail(self) -> float:
-        """Return the mean over rows of the largest 1 % of estimates' share in the variance."""
+        """Return the share of the variance that comes from the largest 1 % of the estimates.
+
+        The share is averaged over rows. It is NaN below 100 repeats.
+        """
         count = len(self.added)
         if count < MIN_TAIL:
             return math.nan
@@ -423,7 +436,10 @@ def _measure(
     generator: Generator | None,
     estimators: Sequence[Estimator],
 ) -> list[_Tally]:
-    """Time the estimators in turn, after one untimed call of each."""
+    """Return the estimates and times of every estimator, over `repeats` calls.
+
+    The estimators are called in turn. A first call of each is not counted.
+    """
     tallies = [_Tally(latent) for _ in estimators]
     for number in range(repeats + 1):
         for one, tally in zip(estimators, tallies, strict=True):
@@ -437,7 +453,10 @@ def _measure(
 
 
 def _ratio(value: float, lowest: float, unbiased: bool) -> str:
-    """Return a value relative to the lowest unbiased value, which gets a mark."""
+    """Return `value / lowest` as text, with a star if it is the lowest of all unbiased estimators.
+
+    `lowest` is the lowest value of an unbiased estimator.
+    """
     ratio = value / lowest if lowest else math.inf if value else 1.0
     return _number(ratio, 3) + ("*" if unbiased and value == lowest else " ")
 

@@ -50,7 +50,7 @@ class Findings:
 
     @property
     def verdict(self) -> str:
-        """ "FAIL" if a test failed; otherwise the label of a finding, or "pass"."""
+        """ "FAIL" if a test failed; otherwise the first label of a finding, or "pass"."""
         ranked = sorted(self.findings, key=lambda one: (one.passed, not one.label))
         return ranked[0].verdict if ranked else "pass"
 
@@ -65,7 +65,7 @@ Found = Finding | list[Finding] | tuple[bool, str]  # a tuple means (passed, fig
 
 
 def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Finding]:
-    """Return the findings of `test(*arguments)`; an error in the user's code is a failed test.
+    """Return the findings of `test(*arguments)` as a list; an exception counts as a failed test.
 
     >>> attempt("shapes", lambda: (True, str(1 / 0)))[0].figure
     'raised ZeroDivisionError: division by zero'
@@ -80,7 +80,10 @@ def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Find
 
 
 def call(make: Callable[[], Any], remedy: str) -> Any:
-    """Call a user's function, and convert an error into a `ValueError` that names the function."""
+    """Call a user's function `make`. If it raises, raise a `ValueError` that names the function.
+
+    `remedy` is the end of the message.
+    """
     try:
         return make()
     except (Exception, SystemExit) as error:
@@ -101,7 +104,11 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
 
 
 def judge_scores(scores: Iterable[Tensor], failure_rate: float) -> tuple[bool, str]:
-    """Compare the largest absolute z-score with its limit. NaN fails; an empty list passes."""
+    """Return whether all absolute z-scores are within a limit, and a text with the largest one.
+
+    Standard normal scores exceed the limit with the probability `failure_rate`. NaN fails, and an
+    empty list passes.
+    """
     sizes = torch.cat([one.abs().flatten() for one in scores])
     comparisons = max(1, sizes.numel())
     largest = sizes.max().item() if sizes.numel() else 0.0
@@ -115,8 +122,9 @@ def skew_corrected(
     """Return z-scores of means of `count` terms, corrected for skewness.
 
     The mean of rare events is skewed, so its plain z-score is far from normal. Hall's monotone
-    transformation removes the first order of the skewness. It uses the variance and the third
-    central moment. `rounding` is a lower limit of the standard error.
+    transformation removes the first order of the skewness. `variance` and `third` are the variance
+    and the third central moment of a single term. `rounding` is a lower limit of the standard error
+    of the mean.
     """
     error = (variance / count).sqrt().clamp(min=rounding)
     score = mean / error

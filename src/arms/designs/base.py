@@ -19,23 +19,23 @@ class Needs:
     evaluations: int | None
     """Number of points; None if it depends on the latent, as for enumeration."""
     derivatives: int = 0
-    """Number of points, at the end of the list, where the derivative df/db is taken."""
+    """Number of points at which the derivative df/db is taken; these are the last points."""
     second_order: bool = False
-    """Whether df/db must itself be differentiable, so that parameters can learn."""
+    """Whether df/db must be differentiable, so that the estimator's parameters can learn."""
     differences: bool = False
-    """Whether the estimate uses small differences, which half precision would lose."""
+    """Whether the estimate uses small differences of values, which half precision would lose."""
 
 
 @dataclass(frozen=True)
 class Draw:
-    """The points at which the objective is evaluated, with facts that the estimator needs."""
+    """The points at which the objective is evaluated, and facts that the estimator needs."""
 
     latent: Latent
     """The latent that the points were drawn from, with constant logits."""
     points: Tensor
     """The samples followed by `extra` further points, `[m, *batch, *event]`.
 
-    The further points may depend on parameters.
+    The further points may depend on the estimator's parameters.
     """
     extra: int = 0
     """Number of points that are not samples."""
@@ -51,10 +51,10 @@ class Draw:
 
 
 class Rows(NamedTuple):
-    """All possible outcomes of a design's random rows, for a latent without batch axes."""
+    """All possible outcomes of `Design.draw_rows`, for a latent without batch axes."""
 
     rows: Tensor
-    """The rows of every outcome, `[rows, outcomes, *event]`."""
+    """The random rows of every outcome, `[rows, outcomes, *event]`."""
     probabilities: Tensor
     """The probability of every outcome, `[outcomes]`."""
 
@@ -63,9 +63,9 @@ class Rows(NamedTuple):
 class Design:
     """The points at which the objective is evaluated, and their joint distribution.
 
-    Most designs implement `draw_rows`, which draws random rows `[rows, *batch, *event]`. They also
-    implement `variable_outcomes`, which lists all outcomes for exact tests. A design with
-    continuous noise implements only `draw`.
+    Most designs implement `draw_rows`, which draws random rows `[rows, *batch, *event]`, such as
+    samples. They also implement `variable_outcomes`, which lists all outcomes for exact tests. A
+    design with continuous noise implements only `draw`.
     """
 
     num_samples: int
@@ -73,9 +73,9 @@ class Design:
     requires: ClassVar[tuple[type, ...]] = ()
     """Capabilities that a latent must have for this design."""
     weighted: ClassVar[bool] = False
-    """Whether samples have unequal weights, so that a plain mean is not the expectation."""
+    """Whether samples have unequal weights, so that the plain mean of f over them is biased."""
     uses_extra_values: ClassVar[bool] = False
-    """Whether the estimate would be biased without the values at further points."""
+    """Whether the estimate would be biased without the values at points that are not samples."""
     least_samples: ClassVar[int] = 1
     in_pairs: ClassVar[bool] = False
 
@@ -98,23 +98,23 @@ class Design:
         return self.assemble(latent, self.draw_rows(latent, generator))
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
-        """Draw the random rows `[rows, *batch, *event]`."""
+        """Draw random rows `[rows, *batch, *event]`, from which `assemble` builds the points."""
         raise NotImplementedError(f"{type(self).__name__} must define draw_rows or draw")
 
     def assemble(self, latent: Latent, rows: Tensor) -> Draw:
-        """Build a draw from the rows. By default, the rows are the samples."""
+        """Build a draw from the rows of `draw_rows`. By default, the rows are the samples."""
         return Draw(latent, rows)
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate of these samples into an unbiased gradient."""
+        """Convert the leave-one-out estimate `grad` from these samples to an unbiased estimate."""
         return grad  # independent samples need no correction
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
-        """Return all outcomes of a draw and their probabilities, or None if unknown.
+        """Return all outcomes of `draw` as one draw, and their probabilities `[outcomes]`.
 
-        The latent has no batch axes. The outcomes form the batch of the draw,
-        `[m, outcomes, 1, *event]`. The last batch axis has length 1, so that estimators cannot use
-        other outcomes as other rows.
+        Return None if the outcomes cannot be listed. The latent has no batch axes. The points are
+        `[m, outcomes, 1, *event]`. The axis of length 1 is the last batch axis, so that estimators
+        do not treat the outcomes as rows of one batch.
         """
         if (found := self.row_outcomes(latent)) is None:
             return None
@@ -122,9 +122,9 @@ class Design:
         return self.assemble(many, found.rows.unsqueeze(2)), found.probabilities
 
     def row_outcomes(self, latent: Latent) -> Rows | None:
-        """Return all outcomes of the random rows for a latent without batch axes.
+        """Return all outcomes of `draw_rows` for a latent without batch axes.
 
-        Return None if they are unknown.
+        Return None if the outcomes cannot be listed.
         """
         parts: list[Rows] = []
         for variable in latent.variables():
@@ -135,12 +135,15 @@ class Design:
         return Rows(rows.unflatten(-1, latent.event_shape), probabilities)
 
     def variable_outcomes(self, variable: Latent) -> Rows | None:
-        """Return all outcomes for a single variable; variables are independent."""
+        """Return all outcomes of `draw_rows` for a latent with a single variable.
+
+        Return None if the outcomes cannot be listed. Different variables are independent.
+        """
         return None
 
 
 def independent_rows(latent: Latent, n: int) -> Rows:
-    """Return all outcomes of n independent samples."""
+    """Return all outcomes of n independent samples, for a latent without batch axes."""
     assert isinstance(latent, Enumerable)
     states = latent.states()
     one = Rows(states.unsqueeze(0), latent.log_prob(states).exp())
@@ -148,7 +151,7 @@ def independent_rows(latent: Latent, n: int) -> Rows:
 
 
 def product(*parts: Rows, axis: int = 0) -> Rows:
-    """Combine the outcomes of independent parts, whose rows are concatenated."""
+    """Return all joint outcomes of independent parts, with their rows concatenated along `axis`."""
     sizes = [torch.arange(len(part.probabilities)) for part in parts]
     chosen = torch.cartesian_prod(*sizes).view(-1, len(parts)).unbind(-1)
     rows = [part.rows[:, at] for part, at in zip(parts, chosen, strict=True)]
@@ -165,13 +168,14 @@ class Coupling:
     $$ \frac{1}{1-\rho} = \frac{q(1-q)}{P_{10}}, \quad P_{10} = P(b_i = 1, b_j = 0), \quad
        q = \min(p, 1-p). $$
 
-    All quantities are computed for the rarer value, with q <= 1/2. The bits are flipped where p is
-    above 1/2. The joint distribution is symmetric in p and 1-p, so the results are accurate for
-    large logits of either sign.
+    Here p is the probability of a one, and rho is the correlation of two samples. All quantities
+    are computed for the rarer value, which has the probability q <= 1/2. Where p is above 1/2, the
+    bits are then flipped. The results are therefore accurate for large logits of either sign.
 
-    For categories, the correction is a matrix. Let Q_ab = P(z_i = a, z_j = b) and F_a = E[f | z =
-    a]. The leave-one-out sum r of exchangeable samples has the expectation (diag p - Q) F, but the
-    gradient is (diag p - p p') F. The estimate
+    For categories, the correction is a matrix. Let p be the vector of probabilities. Let Q_ab =
+    P(z_i = a, z_j = b) for two samples z_i and z_j, and F_a = E[f | z_i = a]. The leave-one-out
+    estimate r from exchangeable samples has the expectation (diag p - Q) F, but the gradient is
+    (diag p - p p') F. The estimate
 
     $$ g = p \circ (I - T + 1 p')^{-1} (r / p), \quad T_{ab} = Q_{ab} / p_a, $$
 
@@ -183,29 +187,33 @@ class Coupling:
 
 
 class BitCoupling(Coupling, ABC):
-    """A coupling of bits. One factor per latent corrects for the dependence."""
+    """A coupling of bits. One factor for each bit corrects for the dependence of its samples."""
 
     @abstractmethod
     def sample_bits(self, logits: Tensor, n: int, generator: Generator | None = None) -> Tensor:
         """Draw n coupled samples `[n, *batch, d]` in the dtype of the logits, detached."""
 
     def debias(self, logits: Tensor, n: int) -> Tensor:
-        """Return 1/(1 - rho) for every latent; it must be finite at every logit."""
+        """Return 1/(1 - rho) for every bit, in the shape of the logits.
+
+        rho is the correlation of two samples. The result must be finite at every logit.
+        """
         raise NotImplementedError(f"{type(self).__name__} must define debias or undo_bits")
 
     def count_distribution(self, logits: Tensor, n: int) -> Tensor | None:
-        """Return the distribution of the number of ones among n samples.
+        """Return the distribution of the number of ones among the n samples of each bit.
 
-        The result is P(b_1 + ... + b_n = s) `[n + 1, *logits.shape]` in float64, or None if
-        unknown.
+        Entry s of the first axis is P(b_1 + ... + b_n = s). The result is
+        `[n + 1, *logits.shape]` in float64, or None if the distribution is unknown.
         """
         return None
 
     def bit_probabilities(self, logits: Tensor, n: int) -> Tensor | None:
-        """Return the probability of every n-tuple of bits, `[2^n, *logits.shape]`.
+        """Return the probability of every outcome of n samples of a bit, `[2^n, *logits.shape]`.
 
-        The last bit changes fastest. Return None if the probabilities are unknown. This default
-        assumes that tuples with the same number of ones are equally likely.
+        The outcomes are in lexicographic order: the last sample changes fastest. Return None if the
+        probabilities are unknown. By default, outcomes with the same number of ones are assumed to
+        be equally likely.
         """
         if (counts := self.count_distribution(logits, n)) is None:
             return None
@@ -214,11 +222,11 @@ class BitCoupling(Coupling, ABC):
         return (counts / ways.view(-1, *[1] * logits.ndim))[ones]
 
     def correlation(self, logits: Tensor, n: int) -> Tensor:
-        """Return rho, the correlation of any two of the n samples."""
+        """Return rho, the correlation of any two of the n samples of each bit."""
         return 1 - 1 / self.debias(logits, n)
 
     def undo_bits(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate of coupled bits into an unbiased gradient."""
+        """Convert the leave-one-out estimate `grad` from coupled bits to an unbiased estimate."""
         debias = self.debias(at_least_float32(logits), n)
         wanted, got = list(logits.shape), list(debias.shape)
         if got != wanted:
@@ -237,20 +245,22 @@ class CategoryCoupling(Coupling, ABC):
 
     @abstractmethod
     def undo_categories(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        """Turn the leave-one-out estimate `[*batch, d, K]` into an unbiased gradient."""
+        """Convert the leave-one-out estimate `grad` `[*batch, d, K]` to an unbiased estimate."""
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float] | None:
-        """Return the probability of every n-tuple of categories.
+        """Return the probability of every outcome of n samples of one choice, K^n numbers.
 
-        The last sample changes fastest. Return None if the probabilities are unknown.
+        `probs` are the probabilities of the K categories. The outcomes are in lexicographic order:
+        the last sample changes fastest. Return None if the probabilities are unknown.
         """
         return None
 
 
 def flip(samples: Tensor, logits: Tensor) -> Tensor:
-    """Convert samples of min(p, 1-p) into samples of p, in the dtype of the logits.
+    """Flip the samples of bits with p > 1/2, and convert all samples to the dtype of the logits.
 
-    The samples are overwritten.
+    Bits with the probability min(p, 1-p) thereby become bits with the probability p = sigmoid of
+    the logit. The given samples may be overwritten.
     """
     flipped = logits.detach() > 0
     if torch.compiler.is_compiling() or in_function_transform():
@@ -259,5 +269,8 @@ def flip(samples: Tensor, logits: Tensor) -> Tensor:
 
 
 def flip_counts(counts: Tensor, logits: Tensor) -> Tensor:
-    """Convert the distribution of the number of ones from min(p, 1-p) to p."""
+    """Convert distributions of the number of ones for the probability min(p, 1-p) to those for p.
+
+    p is the sigmoid of the logit. The distributions are `[n + 1, *logits.shape]`.
+    """
     return torch.where(logits.detach() > 0, counts.flip(0), counts)

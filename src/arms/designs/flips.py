@@ -15,9 +15,9 @@ from arms.latents import Latent, Neighbors
 from arms.latents.categories import rest_of
 from arms.random import uniform
 
-FLOOR = 0.3  # the least evidence of a variable, relative to the row's mean evidence
-MOST_EVIDENCE = 400.0  # the evidence of a logit of 20
-LEAST = 1e-12  # keeps q positive if no row has any evidence
+FLOOR = 0.3  # added to each variable's evidence, relative to the mean evidence
+MOST_EVIDENCE = 400.0  # the evidence of a bit with logit 20; evidence is clamped to this value
+LEAST = 1e-12  # keeps q positive if no variable has any evidence
 BELOW_ONE = 1 - 2.0**-50  # keeps uniform numbers below the end of the last interval
 
 
@@ -25,20 +25,22 @@ BELOW_ONE = 1 - 2.0**-50  # keeps uniform numbers below the end of the last inte
 class WithFlips(Design):
     r"""n samples, then m flips: copies of samples in which one variable has another value.
 
-    Flip j copies sample j % n. It changes variable k with a probability q_k that does not depend on
-    the samples, from value b to value a, which is drawn with p_a / (1 - p_b). `memory` holds the
-    weight of every flip, `[m, *batch]`:
+    Flip j copies sample j % n. It changes a single variable, which is variable k with a probability
+    q_k that does not depend on the samples. If the sample has value b there, the new value is a
+    with probability p_a / (1 - p_b). `memory` contains the weight of every flip, `[m, *batch]`:
 
     $$ \frac{w_{ab}}{q_k}, \qquad w_{ab} = \frac{(1 - p_a)(1 - p_b)}{2 - p_a - p_b} $$
 
-    The pair {a, b} comes up in either order, with probability p_a p_b / w_ab in total. So the mean
-    of weight times h(a, b), for a symmetric h, is the sum over variables and pairs of p_a p_b h.
-    For bits w is p (1 - p).
+    Given variable k, the old and the new value are a and b in any order with probability
+    p_a p_b / w_ab. Therefore, for any symmetric function h, the expectation of the weight times
+    h(a, b) is the sum of p_a p_b h(a, b) over all variables and all pairs {a, b}. For bits,
+    w is p (1 - p).
 
-    The m variables of a row are a systematic sample: each k is expected m q_k times. q_k is
-    proportional to P(two draws of variable k differ) times (e_k / mean e + 0.3). For bits, e_k is
-    the mean of the squared logit over the rows of the batch; for categories, it is 1. In a batch of
-    one row, q_k is proportional to the first factor only.
+    The m variables of a row are a systematic sample: variable k occurs m q_k times on average. q_k
+    is proportional to the product of two factors: the probability that two samples differ in
+    variable k, and e_k / mean e + 0.3. For bits, e_k is the mean of the squared logit over the rows
+    of the batch; for categories, e_k is 1. In a batch of one row, q_k is proportional to the first
+    factor only.
 
     Args:
         num_samples: n.
@@ -69,7 +71,7 @@ class WithFlips(Design):
         return super().takes(latent) and self.base.takes(latent)
 
     def distribution(self, latent: Neighbors) -> Tensor:
-        """Return q up to a factor per row, `[*batch, variables]`."""
+        """Return q of the class docstring `[*batch, variables]`, up to one factor per row."""
         uncertain = latent.uncertainty()
         if not latent.batch_shape or latent.batch_shape[-1] == 1:
             return uncertain
@@ -80,7 +82,7 @@ class WithFlips(Design):
         return torch.addcmul(floor, evidence, weight).mul_(uncertain)
 
     def copied(self, of_samples: Tensor) -> Tensor:
-        """Return, for every flip, the row of the sample that it copies."""
+        """Return entry j % n of `of_samples` `[n, ...]` for every flip j, `[m, ...]`."""
         return repeat_per_pair(of_samples[: self.flips], self.flips)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
@@ -110,7 +112,7 @@ class WithFlips(Design):
     def outcomes_of_row(
         self, latent: Neighbors, distribution: Tensor
     ) -> tuple[Draw, Tensor] | None:
-        """Return all outcomes for a latent without batch axes, given the distribution q."""
+        """Do the same as `outcomes`, with q from `distribution` `[variables]`, up to a factor."""
         if (found := self.base.row_outcomes(latent)) is None:
             return None
         m, (variables, of_variables) = self.flips, _all_systematic(distribution, self.flips)
@@ -122,7 +124,7 @@ class WithFlips(Design):
         old, probs = many.values_at(self.copied(samples), variable), many.probs_at(variable)
         of_value = probs.scatter(-1, old.long().unsqueeze(-1), 0.0)
         of_value = of_value / of_value.sum(-1, keepdim=True)
-        of_value = of_value.nan_to_num(1 / len(values))  # arbitrary if no variable can change
+        of_value = of_value.nan_to_num(1 / len(values))  # any value, if the variable cannot change
         of_value = of_value.gather(-1, value.unsqueeze(-1)).flatten(1).prod(0)
         chance = distribution[variable] / distribution.sum()
         draw = self._flip(many, samples, _Flips(variable, chance, old, value))
@@ -142,16 +144,16 @@ class WithFlips(Design):
 
 
 class _Flips(NamedTuple):
-    """The flipped variable at each point, `[m, *batch]`, with its probability and values."""
+    """The variable that each flip changes, and its values; all tensors are `[m, *batch]`."""
 
     variable: Tensor
-    chance: Tensor  # q of that variable
-    old: Tensor
-    value: Tensor
+    chance: Tensor  # the probability q of choosing this variable
+    old: Tensor  # the value in the sample
+    value: Tensor  # the value in the flip
 
 
 def _pair_weight(latent: Neighbors, variable: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Return w, which is symmetric in two values of a variable."""
+    """Return w_ab of `WithFlips` for the values a = `one` and b = `other`, `[m, *batch]`."""
     if latent.count_values() == 2:
         uncertain = latent.uncertainty().expand(len(variable), *variable.shape[1:], -1)
         return uncertain.gather(-1, variable.unsqueeze(-1)).squeeze(-1) / 2
@@ -161,21 +163,27 @@ def _pair_weight(latent: Neighbors, variable: Tensor, one: Tensor, other: Tensor
 
 
 def _ends(weights: Tensor) -> Tensor:
-    """Return the end of each weight's interval; the first interval starts at 0.
+    """Place intervals of lengths `weights` side by side, starting at 0, and return their ends.
 
-    All ends come from one cumulative sum, so rounding leaves no gaps between intervals.
+    Each interval starts at the end of the previous interval, so rounding leaves no gaps.
     """
     return weights.cumsum(-1, dtype=torch.float64).contiguous()
 
 
 def _systematic(ends: Tensor, noise: Tensor, m: int) -> Tensor:
-    """Return m variables `[*batch, m]` for each uniform number `[*batch, 1]`."""
+    """Return m variables `[*batch, m]`, a systematic sample for uniform numbers `[*batch, 1]`.
+
+    The probabilities are proportional to the lengths of the intervals with these ends.
+    """
     steps = torch.arange(m, dtype=noise.dtype, device=noise.device)
     return _choose(ends, noise + steps, m)
 
 
 def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
-    """Return all outcomes of `_systematic` for one row, `[m, outcomes]`, and probabilities."""
+    """Return all outcomes of `_systematic` for one row, and their probabilities.
+
+    The variables are `[m, outcomes]`, and the probabilities are `[outcomes]`.
+    """
     ends = _ends(distribution)
     starts = (ends / ends[-1]).nan_to_num(0.0).mul(m).frac().tolist()
     cuts = torch.tensor(sorted({0.0, 1.0, *starts}), dtype=torch.float64)
@@ -184,6 +192,10 @@ def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
 
 
 def _choose(ends: Tensor, noise: Tensor, top: int = 1) -> Tensor:
-    """Map uniform numbers below `top` to indices with probabilities proportional to weights."""
+    """Return, for each number in `noise`, the index of the interval that contains the number.
+
+    `noise` is uniform on [0, top). The ends of the intervals are scaled so that the last end is
+    `top`.
+    """
     at = (noise * (ends[..., -1:] * (BELOW_ONE / top))).contiguous()
     return torch.searchsorted(ends, at, right=True).clamp_(max=ends.shape[-1] - 1)

@@ -18,18 +18,18 @@ from arms.latents import Enumerable, ExchangeablePairs, Latent
 class Midpoints(Design):
     """n/2 pairs of samples, and midpoints that several pairs may share.
 
-    The first m pairs are drawn from the latent. Every further pair is drawn at random from all
-    pairs with the same sum, and so the same midpoint, as one of these m pairs. The points are the
-    first samples of all pairs, then the second samples, then the midpoints. Pair a has the midpoint
-    a % m.
+    The first m pairs are drawn from the latent. Every further pair is drawn from all pairs that
+    have the same sum, and therefore the same midpoint, as one of the first m pairs. The points are
+    the first samples of all pairs, then the second samples of all pairs, then the m midpoints. Pair
+    a has the midpoint a % m.
 
     Args:
         num_samples: n, even: the number of samples, without the midpoints.
         pairs: The least number of pairs that share a midpoint. If it exceeds n/2, all n/2 pairs
             share one midpoint.
-        coupling: The coupling of the first 2m samples; None makes them independent.
-        evaluate_midpoints: Whether to evaluate and differentiate the objective at the midpoints. It
-            is also differentiated at the samples if pairs share midpoints, or if this is False.
+        coupling: The coupling of the 2m samples in the first m pairs; None makes them independent.
+        evaluate_midpoints: Whether to evaluate and differentiate the objective at the midpoints. If
+            this is False, or if pairs share midpoints, it is differentiated at the samples.
     """
 
     pairs: int = 2
@@ -94,7 +94,7 @@ class Midpoints(Design):
         listed = states.tolist()
         for samples, chance in zip(base.rows.unbind(1), base.probabilities, strict=True):
             one, other = (repeat_per_pair(half, self.num_samples // 2) for half in samples.chunk(2))
-            # The possible first samples of each further pair are equally likely.
+            # For each further pair, all possible first samples are equally likely.
             totals = one[m:] + other[m:]
             options = [[s for s in states if (sum_ - s).tolist() in listed] for sum_ in totals]
             for chosen in itertools.product(*options):
@@ -108,7 +108,7 @@ class Midpoints(Design):
 
 
 def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
-    """Cycle through m rows until there are `count`; row a of the result is row a % m."""
+    """Repeat the m rows in turn until there are `count` rows; row a of the result is row a % m."""
     rounds, rest = divmod(count, len(of_midpoints))
     if rounds == 1 and not rest:
         return of_midpoints
@@ -118,10 +118,14 @@ def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
 
 
 def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
-    """Return, for each pair, the mean over the other pairs with the same midpoint."""
+    """Return, for each pair, the mean of `of_pairs` over the other pairs with the same midpoint.
+
+    `midpoints` is the number of midpoints m, and pair a has the midpoint a % m.
+    """
     if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
-    # The matrix has a zero diagonal. Subtracting a pair from the sum would cause rounding errors.
+    # The diagonal of the matrix is zero, which leaves out the pair itself. To subtract the pair
+    # from the sum of all pairs would cause rounding errors.
     midpoint = torch.arange(len(of_pairs), device=of_pairs.device) % midpoints
     weights = (midpoint.unsqueeze(-1) == midpoint).to(of_pairs.dtype).fill_diagonal_(0.0)
     weights = weights / weights.sum(-1, keepdim=True)
@@ -129,7 +133,10 @@ def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
 
 
 def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
-    """Return, for each midpoint, the mean over its pairs."""
+    """Return, for each midpoint, the mean of `of_pairs` over the pairs with this midpoint.
+
+    `midpoints` is the number of midpoints m, and pair a has the midpoint a % m.
+    """
     if len(of_pairs) == midpoints:
         return of_pairs
     rounds, rest = divmod(len(of_pairs), midpoints)
@@ -142,11 +149,11 @@ def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SharedPairs(Design):
-    """n independent samples, of which the last 2 `pairs` form pairs with midpoints.
+    """n independent samples. The last ones form pairs, each with a midpoint.
 
     This design serves estimators of the importance-weighted bound. The bound is computed from the
-    samples before the pairs. If `pairs` is 0, all samples are in pairs, and the bound is computed
-    from the first sample of each pair.
+    samples that are not in pairs. If `pairs` is 0, all samples are in pairs, and the bound is
+    computed from the first sample of each pair.
 
     Args:
         num_samples: n, without the midpoints.

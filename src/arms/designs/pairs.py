@@ -38,7 +38,7 @@ class CorrelatedPair(BitCoupling):
         return self.sample_many(logits, 1, generator)[:, 0]
 
     def sample_many(self, logits: Tensor, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw `count` independent pairs, `[2, count, *logits.shape]`."""
+        """Draw `count` independent pairs of bits, `[2, count, *logits.shape]`."""
         phi = at_least_float32(logits.detach())
         smaller, larger = torch.sigmoid(-phi.abs()), torch.sigmoid(phi.abs())
         differ = smaller * (larger / self.debias(phi, 2))  # P(1, 0) = P(0, 1)
@@ -65,15 +65,15 @@ class CorrelatedPair(BitCoupling):
 class Pairs(Design):
     """n/2 independent pairs of samples; samples i and i + n/2 form a pair.
 
-    The bits of a pair have a given correlation. A choice among K categories is made by bits on a
-    binary tree: the bit of a node decides between the categories on its left and on its right.
+    The two samples of each bit have a given correlation. For a choice among K categories, each node
+    of a binary tree has a bit: it decides between the categories on the node's left and right.
 
     Args:
         num_samples: n, even.
-        correlation: The correlation of the two bits of a pair, at least -1 and below 1. If p does
-            not allow it, the most negative correlation that p allows is used.
-        tree: "balanced" halves the categories at each node. With "stick", bit k either takes
-            category k or continues with category k + 1.
+        correlation: The correlation of a bit's two samples, at least -1 and below 1. If p does not
+            allow it, the most negative correlation that p allows is used.
+        tree: With "balanced", each node halves the categories. With "stick", bit k either chooses
+            category k, or leaves the choice among the later categories to bit k + 1.
     """
 
     correlation: float = -1.0
@@ -89,7 +89,7 @@ class Pairs(Design):
 
     @lazy_property
     def pair(self) -> CorrelatedPair:
-        """The coupling of the two bits of a pair."""
+        """The coupling of the two samples of a bit."""
         return CorrelatedPair(self.correlation)
 
     def draw_rows(self, latent: Latent, generator: Generator | None) -> Tensor:
@@ -113,7 +113,7 @@ class Pairs(Design):
         return found
 
     def _tree_pairs(self, variable: Latent) -> Rows:
-        """Return the categories that all pairs of bits on the tree lead to."""
+        """Return all outcomes of one pair of samples of a choice, with their probabilities."""
         bits_of = TreeBits.of(variable.logits, self.tree)
         if not bits_of.logits.numel():  # a single category is certain
             certain = torch.ones(1, dtype=torch.float64)
@@ -144,13 +144,20 @@ class TreeBits(NamedTuple):
         return cls(torch.where(theta.isnan(), 0.0, theta), log_left, log_right, left, right)
 
     def to_categories(self, bits: Tensor) -> Tensor:
-        """Follow the bits from the root to a category, `[..., d, K]`."""
+        """Follow the bits from the root of the tree to a category.
+
+        Return a boolean mask `[..., d, K]` that is True for this category.
+        """
         on_the_way = bits @ self.right.mT + (1 - bits) @ self.left.mT
         return on_the_way > (self.left + self.right).sum(-1) - 0.5
 
 
 def _sides(logits: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
-    """Return, for each category and node, whether the category is on the left and on the right."""
+    """Return two matrices `[K, K - 1]`, with an entry for each category and node.
+
+    The first is 1 where the category is on the left of the node. The second is 1 where it is on the
+    right. All other entries are 0.
+    """
     count, device = logits.shape[-1], logits.device
     nodes, open_nodes = [], [(0, count)]
     while open_nodes:
@@ -168,11 +175,11 @@ def _sides(logits: Tensor, tree: Tree) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class RelaxedPairs(Design):
-    """m samples b of bits, each with two relaxed points z and z~ that are drawn given b.
+    """m samples b of bits, each with two perturbed logits z and z~ that are drawn given b.
 
-    The noise is logistic. With s = 2b - 1 and logistic noise l, z~ = s softplus(l + softplus(s
-    phi)), which does not overflow at any logit. `memory` contains z and z~ `[2m, ...]`, and d z~/d
-    phi `[m, ...]`.
+    Let phi be the logits, s = 2b - 1, and l logistic noise. Then z and z~ are both computed by
+    s softplus(l + softplus(s phi)), with separate noise. This does not overflow at any logit.
+    `memory` contains two tensors: z and z~, stacked as `[2m, ...]`, and d z~/d phi `[m, ...]`.
 
     Args:
         num_samples: m, the number of samples of b.
@@ -199,9 +206,10 @@ class RelaxedPairs(Design):
 
 
 def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return z and z~ given the bits, stacked as `[2m, ...]`, and d z~/d phi.
+    """Return z and z~ of `RelaxedPairs`, stacked as `[2m, ...]`, and d z~/d phi `[m, ...]`.
 
-    `noise` `[2, m, ...]` is logistic; where it is -inf, z is 0.
+    `phi` are the logits. `noise` `[2, m, ...]` is logistic noise, for z and for z~; where it is
+    -inf, z is 0.
     """
     phi = at_least_float32(phi).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
     sign = 2 * samples.to(phi.dtype) - 1

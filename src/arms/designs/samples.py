@@ -47,7 +47,7 @@ class Independent(Design):
 
 @dataclass(frozen=True)
 class Coupled(Design):
-    """n exchangeable samples that a coupling makes negatively correlated.
+    """n exchangeable samples, drawn by a coupling so that they are negatively correlated.
 
     Args:
         num_samples: n, at least 2.
@@ -117,7 +117,7 @@ class Coupled(Design):
 
 @dataclass(frozen=True)
 class AntitheticNoise(Design):
-    """n/2 uniform numbers u per bit; each gives the two bits 1[u < p] and 1[1 - u < p]."""
+    """n/2 pairs of samples 1[u < p] and 1[1 - u < p] of each bit; u is one uniform number."""
 
     requires: ClassVar[tuple[type, ...]] = (Binary,)
     in_pairs: ClassVar[bool] = True
@@ -132,7 +132,8 @@ class AntitheticNoise(Design):
         return Draw(latent, torch.cat([first, second]).to(latent.logits.dtype), memory=rows)
 
     def variable_outcomes(self, variable: Latent) -> Rows:
-        # Estimates are linear in u, so the midpoint represents an interval with constant bits.
+        # On an interval of u where both bits are constant, estimates are linear in u. The middle of
+        # the interval therefore gives their mean.
         p, not_p = (torch.sigmoid(logit).item() for logit in (variable.logits, -variable.logits))
         ends = torch.tensor(sorted({0.0, p, not_p, 1.0}), dtype=torch.float64)
         middle = (ends[1:] + ends[:-1]) / 2
@@ -141,7 +142,7 @@ class AntitheticNoise(Design):
 
 @dataclass(frozen=True)
 class AllStates(Design):
-    """All joint states, weighted by their probabilities. Nothing is random."""
+    """All joint states, with their probabilities as weights. Nothing is random."""
 
     num_samples: int = 1
     """Ignored, because the number of points is the number of states."""
@@ -167,14 +168,14 @@ class AllStates(Design):
 
 @dataclass(frozen=True)
 class Perturbed(Design):
-    """n samples or relaxed points, computed from logits plus noise.
+    """n samples or relaxed points, computed from perturbed logits, which are logits plus noise.
 
     `memory` contains the perturbed logits.
 
     Args:
         num_samples: n.
-        temperature: The number that divides the perturbed logits before they are relaxed.
-        hard: Whether the points are samples instead of relaxed points.
+        temperature: The temperature of the relaxation, which divides the perturbed logits.
+        hard: Whether the points are samples. Otherwise, they are relaxed points.
     """
 
     temperature: float
@@ -193,7 +194,7 @@ class Perturbed(Design):
 
 
 def relaxed(latent: Latent, perturbed: Tensor, temperature: float) -> HasMean:
-    """Return the latent whose mean is the relaxation of the perturbed logits."""
+    """Return a latent with the logits `perturbed / temperature`; its mean is the relaxed point."""
     found = latent.with_logits(perturbed / temperature)
     assert isinstance(found, HasMean)
     return found

@@ -1,14 +1,15 @@
 r"""Distinct joint states, drawn without replacement.
 
-The weight p_s R_s is the probability, given the set S, that state s was drawn first; see
-`UnorderedSet`. Suppose that state s arrives at rate p_s. Then the probability of the set is an
-integral over the time of the n-th arrival,
+Let S be the set of the n states drawn. The weight of state s is p_s R_s, the probability that s was
+drawn first, given S; see `UnorderedSet`. Suppose that each state s arrives after an exponential
+time with rate p_s. Then S consists of the first n arrivals. The probability of S is an integral
+over x, the time of the first arrival outside of S, divided by the mean of this time:
 
 $$ P(S) = \int_0^\infty \prod_{s \in S} (1 - e^{-a_s x})\, e^{-x}\, dx, \qquad
    a_s = p_s / (1 - \textstyle\sum_S p). $$
 
-The integrals for R_s and R_st omit one or two factors. All integrals are computed by the trapezoid
-rule in log x.
+The integral in the numerator of R_s omits the factor of s. The integral in the numerator of R_st
+omits the factors of s and t. All integrals are computed by the trapezoid rule in log x.
 Reference: Kool, van Hoof & Welling, "Stochastic beams and where to find them", ICML 2019.
 """
 
@@ -31,7 +32,7 @@ LEAST_LEFT = 1e-13  # a smaller remaining probability consists of rounding error
 class WithoutReplacement(Design):
     """n different joint states, drawn one after the other without replacement.
 
-    Each draw has the probabilities of the states that remain.
+    In each draw, the probabilities of the remaining states are p, divided by their sum.
 
     Args:
         num_samples: n, at least 2, and at most the number of joint states.
@@ -81,7 +82,11 @@ class WithoutReplacement(Design):
 
 
 def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights p_s R_s `[n, *batch]` and p_t R_st `[n (s), n (t), *batch]` of a set."""
+    """Return the weights p_s R_s and the weights p_t R_st of a set of n states s, t.
+
+    `log_probs` are log p_s `[n, *batch]`. The first result is `[n, *batch]`. The second is
+    `[n, n, *batch]`, with s on the first axis. `UnorderedSet` defines R_s and R_st.
+    """
     possible = log_probs > -torch.inf  # a set may contain impossible states if others run out
     left = (1 - log_probs.exp().sum(0)).clamp(min=LEAST_LEFT)
     y = torch.linspace(-34, 4.2, NODES, dtype=log_probs.dtype, device=log_probs.device)
@@ -105,9 +110,11 @@ def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
 
 def distinct_states(latent: Enumerable, n: int, generator: Generator | None) -> Tensor:
     """Draw n different joint states `[n, *batch, *event]`, by Gumbel top-n (stochastic beams)."""
-    # The search extends the beams variable by variable. The largest perturbed log-probability over
-    # all states with a common prefix is also a Gumbel variable. So are, given this maximum, the
-    # maxima of its continuations, which are shifted to agree with it.
+    # A beam is a prefix: the values of the first variables. Its number `largest` is the largest
+    # perturbed log-probability over all states with this prefix, which is a Gumbel variable. The
+    # search extends the prefixes variable by variable, and keeps the n largest. The numbers of all
+    # continuations of a prefix are Gumbel variables too, shifted so that their maximum is the
+    # number of the prefix.
     log_probs = latent.variable_log_probs()
     total, largest = (torch.zeros_like(log_probs[0][..., :1]) for _ in range(2))
     chosen: list[tuple[Tensor, Tensor]] = []
@@ -116,7 +123,7 @@ def distinct_states(latent: Enumerable, n: int, generator: Generator | None) -> 
         tiny = torch.finfo(totals.dtype).tiny
         clocks = -uniform(1, totals, generator)[0].clamp(min=tiny).log()
         perturbed = totals - clocks.clamp(min=tiny).log()
-        # Shift the noise: its maximum over the continuations of a beam is the value of the beam.
+        # Shift the noise, so that the maximum over a beam's continuations is the beam's number.
         below = perturbed - perturbed.amax(-1, keepdim=True)
         v = largest.unsqueeze(-1) - perturbed + torch.log(-torch.expm1(below))
         moved = largest.unsqueeze(-1) - v.relu() - torch.log1p(torch.exp(-v.abs()))

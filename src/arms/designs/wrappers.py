@@ -35,7 +35,7 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 @dataclass(frozen=True, init=False)
 class WithMean(Composite):
-    """The points of an inner design, followed by the mean, at which f is differentiated.
+    """The points of an inner design, followed by the latent's mean, where f is differentiated.
 
     `memory` contains the draw of the inner design.
     """
@@ -101,7 +101,7 @@ class AfterSamples(Composite):
 
 @dataclass(frozen=True, init=False)
 class SideBySide(Composite):
-    """Several designs, each for a part of the first batch axis.
+    """Several designs, each of which draws a part of the rows along the first batch axis.
 
     `memory` contains the draws of these designs.
     """
@@ -109,7 +109,7 @@ class SideBySide(Composite):
     inners: tuple[Design, ...]
     """The designs, which must have equal needs."""
     widths: tuple[int, ...]
-    """The number of entries of the first batch axis that each design draws."""
+    """For each design, the number of entries of the first batch axis that it draws."""
 
     def __init__(self, inners: Sequence[Design], widths: Sequence[int]) -> None:
         inners, widths, count = tuple(inners), tuple(widths), inners[0].num_samples

@@ -38,7 +38,8 @@ class Latent(ABC):
     def score(self, samples: Tensor) -> Tensor:
         """Return the gradient of log p(sample) with respect to the logits, at least in float32.
 
-        Must return a new tensor, because estimators modify the result in place.
+        The result is `[n, *batch, *event]`. It must be a new tensor, because estimators modify it
+        in place.
         """
 
     def to_objective(self, points: Tensor) -> Any:
@@ -46,11 +47,14 @@ class Latent(ABC):
         return points
 
     def split_gradient(self, grad: Tensor) -> Any:
-        """Convert a gradient `[*batch, *event]` to the form that users receive."""
+        """Convert a gradient `[*batch, *event]` to the form that users receive.
+
+        A joint latent gives a dictionary of gradients. Other latents return the tensor unchanged.
+        """
         return grad
 
     def join_gradient(self, grad: Any) -> Any:
-        """Convert a gradient back from the form that users receive."""
+        """Convert a gradient from the form that users receive to a tensor `[*batch, *event]`."""
         return grad
 
     def with_logits(self, logits: Tensor) -> Self:
@@ -58,14 +62,14 @@ class Latent(ABC):
         return replace(self, logits=logits)
 
     def undefined(self) -> Tensor:
-        """Return a mask `[*batch, *event]` of logits that do not define a distribution.
+        """Return a mask `[*batch, *event]` that is True for logits that define no distribution.
 
         Finite logits always define a distribution.
         """
         return self.logits.isnan()
 
     def has(self, capability: type) -> bool:
-        """Return whether this latent has a capability."""
+        """Return whether this latent has a capability, such as `HasMean`."""
         return isinstance(self, capability)
 
     def has_all(self, capabilities: tuple[type, ...]) -> bool:
@@ -77,17 +81,26 @@ class Latent(ABC):
         return [self]
 
     def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-        """Apply `function(part, *its tensors)` to every element, and join the results."""
+        """Call `function(part, *slices)` for each part of a joint latent, and join the results.
+
+        `slices` are the part's slices of the tensors. Any other latent is a single part.
+        """
         return function(self, *tensors)
 
     def map_parts_to_many(
         self, function: Callable[..., Sequence[Tensor]], *tensors: Tensor
     ) -> Sequence[Tensor]:
-        """Apply a function with several results to every element, and join each result."""
+        """Do the same as `map_parts` for a function that returns several tensors.
+
+        The first tensors of all parts are joined, then the second tensors, and so on.
+        """
         return function(self, *tensors)
 
     def variables(self) -> Sequence["Latent"]:
-        """Return the independent variables of a latent without batch axes, in order."""
+        """Return each independent variable as a latent, in order.
+
+        This latent must not have batch axes.
+        """
         return [self]
 
     @property
@@ -105,15 +118,18 @@ class Latent(ABC):
         return self.with_logits(self.logits.detach())
 
     def expand(self, *batch: int) -> Self:
-        """Return this latent with further batch axes in front."""
+        """Return this latent with axes of the given lengths before the batch axes."""
         return self.with_logits(self.logits.expand(*batch, *self.logits.shape))
 
     def split_rows(self, widths: Sequence[int]) -> list[Self]:
-        """Split this latent along its first batch axis."""
+        """Split this latent along the first batch axis into latents with the given widths."""
         return [self.with_logits(part) for part in self.logits.split(list(widths))]
 
     def with_event_axes(self, values: Tensor) -> Tensor:
-        """Append axes of length one to values `[..., *batch]`, to multiply samples."""
+        """Append one axis of length 1 per event axis to values `[..., *batch]`.
+
+        The result can be multiplied with samples.
+        """
         return values[(..., *[None] * self.event_dims)]
 
     def sum_event(self, tensor: Tensor) -> Tensor:
@@ -126,11 +142,14 @@ class HasMean(Latent):
 
     @abstractmethod
     def mean(self) -> Tensor:
-        """Return the mean of a sample `[*batch, *event]`, at least in float32."""
+        """Return the mean of the distribution, `[*batch, *event]`, at least in float32."""
 
     @abstractmethod
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        """Return the covariance matrix of a sample times `[..., *event]`, at least in float32."""
+        """Multiply a vector `[..., *event]` by the covariance matrix of the distribution.
+
+        The result is at least in float32.
+        """
 
 
 class Enumerable(Latent):
@@ -138,7 +157,7 @@ class Enumerable(Latent):
 
     @abstractmethod
     def states(self) -> Tensor:
-        """Return all joint states of a sample, `[states, *event]`."""
+        """Return all joint states of the latent, `[states, *event]`."""
 
     @abstractmethod
     def count_states(self) -> int:
@@ -156,12 +175,18 @@ class Enumerable(Latent):
         return states.expand(-1, *self.logits.shape)
 
     def variable_log_probs(self) -> list[Tensor]:
-        """Return the log-probabilities of each variable's states `[*batch, K]`, in float64."""
+        """Return the log-probabilities of the K states of each variable, in float64.
+
+        The list contains one tensor `[*batch, K]` for each variable.
+        """
         wide = self.with_logits(self.logits.detach().double())
         return [wide.log_prob(self.states_per_row().double()).movedim(0, -1)]
 
     def from_states(self, chosen: Sequence[Tensor]) -> Tensor:
-        """Build samples `[n, *batch, *event]` from the states `[*batch, n]` of each variable."""
+        """Build samples `[n, *batch, *event]` from the indices of states.
+
+        `chosen` contains one tensor of indices `[*batch, n]` for each variable.
+        """
         (only,) = chosen
         return self.states()[only].movedim(len(self.batch_shape), 0)
 
@@ -170,29 +195,36 @@ class ExchangeablePairs(Latent):
     """Capability: all pairs of samples with the same sum are equally likely."""
 
     def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
-        """Draw new pairs with the same sums as given pairs, and return the first sample of each."""
-        # Each entry, or one-hot choice, is swapped with probability 1/2, independently.
+        """Draw a new pair with the same sum for each given pair `(first[i], second[i])`.
+
+        Return the first sample of each new pair, `[pairs, *batch, *event]`.
+        """
+        # The two samples swap each bit, or each one-hot choice, independently with probability 1/2.
         like = at_least_float32(first[0, ..., :1] if self.has(Choices) else first[0])
         swap = indicator(uniform(len(first), like, generator) - 0.5).to(first.dtype)
         return torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
 
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
-        """Return the inner product `[pairs, *batch]` of each difference s with a vector."""
+        """Return the inner product of each pair's difference `step` with `vector`.
+
+        The result is `[pairs, *batch]`.
+        """
         return self.sum_event(step * vector)
 
     @abstractmethod
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        """Return E[s s' | sum] times a vector, for the differences s of pairs.
+        """Multiply `vector` by E[s s'], where s is the difference of a random pair of given sum.
 
-        The signs of the differences in `step` do not matter.
+        `step` is the difference of any pair with this sum. The signs of its entries do not matter.
         """
 
 
 class Neighbors(HasMean):
     """Capability: variables are independent, and each can be changed separately.
 
-    `samples` are `[m, *batch, *event]`. `variable` and `value` are indices `[m, *batch]`. Variables
-    are numbered in the order of the event.
+    In all methods, `samples` are `[m, *batch, *event]`, and `variable` and `value` are indices
+    `[m, *batch]`: one variable for each sample, and one of this variable's values. Variables are
+    numbered in the order of the event axes.
     """
 
     def count_variables(self) -> int:
@@ -205,7 +237,7 @@ class Neighbors(HasMean):
 
     @abstractmethod
     def uncertainty(self) -> Tensor:
-        """Return, for each variable, the probability that two samples differ there.
+        """Return the probability that two independent samples differ in each variable.
 
         The result is `[*batch, variables]`, and must not be modified.
         """
@@ -220,33 +252,34 @@ class Neighbors(HasMean):
 
     @abstractmethod
     def probs_at(self, variable: Tensor) -> Tensor:
-        """Return the probabilities of one variable's values per sample, `[m, *batch, K]`.
+        """Return the probabilities of the K values of the given variables, `[m, *batch, K]`.
 
         The result is in float64.
         """
 
     @abstractmethod
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
-        """Return the value of one variable in each sample, `[m, *batch]`."""
+        """Return each sample's value of the given variable, `[m, *batch]`."""
 
     @abstractmethod
     def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
-        """Set one variable of each sample to a new value, in place."""
+        """Set the given variable of each sample to a new value, in place."""
 
     @abstractmethod
     def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
         """Return how much a linear f would increase for every change of a single variable.
 
-        The result has the shape of the samples. The entry of a bit is for its other value. The
-        entry of a category is for a change to this category.
+        `derivatives` is df/db at the samples. The result has the shape of the samples. The entry of
+        a bit is the increase if the bit is flipped. The entry of a category is the increase if the
+        variable changes to this category.
         """
 
     @abstractmethod
     def trapezoid(self, samples: Tensor, rises: Tensor) -> Tensor:
-        """Return half of each sample's rises, as a gradient with respect to the logits.
+        """Return gradient estimates with respect to the logits, given the result of `rises`.
 
-        For a sample b and changes to other values a of a variable, this is 1/2 sum_a p_a rise (e_a
-        - e_b).
+        For a variable with the value b, the estimate is 1/2 sum_a p_a rise_a (e_a - e_b). The sum
+        runs over the other values a, and e_a are the variable's entries in a sample with value a.
         """
 
 
@@ -262,7 +295,7 @@ class Binary(Couplable, HasMean):
 
     @abstractmethod
     def rest(self) -> Tensor:
-        """Return 1 - p without the rounding error of a subtraction."""
+        """Return 1 - p, where p is the mean, without the rounding error of a subtraction."""
 
 
 class Choices(Couplable):

@@ -30,7 +30,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     context: Tensor | None = None
 
-    _remembers: ClassVar[bool] = False  # whether results computed from the logits are cached
+    _remembers: ClassVar[bool] = False  # whether this object caches what it computes from logits
 
     def detach(self) -> Self:
         found = super().detach()  # a new object, because users may modify their logits in place
@@ -45,19 +45,19 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return indicator_below(uniform(n, probs, generator), probs).to(self.logits.dtype)
 
     def log_prob(self, samples: Tensor) -> Tensor:
-        """Return log p(sample), which is linear in the sample and also defined at midpoints."""
+        """Return log p(sample). It is linear in the samples, and also defined at midpoints."""
         logits = at_least_float32(self.logits)
         of_one, of_zero = logsigmoid(logits), logsigmoid(-logits)
-        # The value that was not drawn may have log-probability -inf, and 0 * inf would be NaN.
-        # Finite terms are kept, because the derivative with respect to the sample needs them.
+        # The value that was not drawn may have log-probability -inf, and 0 * -inf would be NaN.
+        # Finite terms are kept, because the derivative with respect to the samples needs them.
         of_one = torch.where((samples > 0) | (of_one > -torch.inf), of_one, 0.0)
         of_zero = torch.where((samples < 1) | (of_zero > -torch.inf), of_zero, 0.0)
         return (samples * of_one + (1 - samples) * of_zero).sum(-1)
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p. For b = 1, this is sigmoid(-logits), because 1 - p would round to 0."""
+        """Return b - p. For b = 1, sigmoid(-logits) is used, because 1 - p could round to 0."""
         of_zero, of_one = -self.mean(), self.rest()
-        # lerp is exact at both ends, and takes one pass. torch.where takes twice as long.
+        # lerp is exact for weights 0 and 1, and takes one pass. torch.where takes twice as long.
         return torch.lerp(of_zero, of_one, samples.to(of_one.dtype))
 
     def mean(self) -> Tensor:

@@ -43,12 +43,13 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
     def log_prob(self, samples: Tensor) -> Tensor:
         samples = self._as_one_hot(samples)
         log_probs = torch.log_softmax(at_least_float32(self.logits), -1)
-        # 0 * inf would be NaN. Finite terms are kept for the derivative with respect to the sample.
+        # 0 * -inf would be NaN. Finite terms are kept, because the derivative with respect to the
+        # samples needs them.
         inside = torch.where((samples > 0) | (log_probs > -torch.inf), log_probs, 0.0)
         return (samples * inside).sum((-1, -2))
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p without losing the digits of 1 - p."""
+        """Return b - p, with 1 - p computed as a sum that keeps its digits if p is close to 1."""
         samples, probs = self._as_one_hot(samples), self.mean()
         return torch.where(samples > 0, rest_of(probs), -probs)
 
@@ -78,7 +79,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return one_hot(torch.stack(list(chosen), -1).movedim(-2, 0), self.logits)
 
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
-        # Sum over each choice first, because it has one positive and one negative term, or none.
+        # Sum over categories first. Each choice has one positive and one negative term, or none.
         return (vector * step).sum(-1).sum(-1)
 
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
@@ -152,19 +153,25 @@ def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
 
 
 def rest_of(probs: Tensor) -> Tensor:
-    """Return 1 - p, computed for the likeliest category as a sum, which is more accurate."""
+    """Return 1 - p. For the likeliest category, it is the sum of the other probabilities.
+
+    This sum is more accurate than the difference.
+    """
     likeliest = probs.argmax(-1, keepdim=True)
     others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
     return (1 - probs).scatter(-1, likeliest, others)
 
 
 def _rows_of(samples: Tensor, variable: Tensor) -> Tensor:
-    """Return the positions of one variable's K entries along axis -2, for gather and scatter."""
+    """Expand indices of variables `[m, *batch]` to `[m, *batch, 1, K]`.
+
+    With this index, gather and scatter on axis -2 access the K entries of each variable.
+    """
     return variable[..., None, None].expand(*variable.shape, 1, samples.shape[-1])
 
 
 def softmax_derivative(probs: Tensor, vector: Tensor) -> Tensor:
-    """Multiply `[..., K]` by diag p - p p', the derivative of a softmax.
+    """Multiply a vector `[..., K]` by diag p - p p', the derivative of a softmax.
 
     This matrix is also the covariance of a one-hot sample.
     """

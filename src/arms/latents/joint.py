@@ -14,7 +14,10 @@ from arms.latents.convert import Logits, as_latent
 
 
 def _per_part(name: str) -> Callable[..., Tensor]:
-    """Return a method that calls the method `name` of every part, and joins the results."""
+    """Return a method of `Joint` that calls the method `name` of every part.
+
+    Tensor arguments are split among the parts, and the results of the parts are joined.
+    """
 
     def method(self: "Joint", *given: Any, **options: Any) -> Tensor:
         count = len(self.parts)
@@ -68,7 +71,7 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
             wanted = "share one batch shape, dtype and device"
             got = ", ".join(f"{name} with {kind}" for name, kind in kinds.items())
             shapes = {part.batch_shape for part in latents.values()}
-            # Logits [B, K] of a part with two event axes, beside logits [B, d] of another part.
+            # One part has two event axes and logits [B, K], and another part has logits [B, d].
             one_choice = any(
                 len(part.event_shape) == 2 and part.event_shape[:1] in shapes
                 for part in latents.values()
@@ -191,9 +194,11 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     def _by_variable(
         self, variable: Tensor, tensor: Tensor
     ) -> Iterator[tuple[Neighbors, Tensor, Tensor, Tensor]]:
-        """Yield each part that has variables, its slice of a tensor, and indices of its variables.
+        """Yield `(part, slice, index, inside)` for each part that has variables.
 
-        The last item is a mask that is True if the variable belongs to the part.
+        `slice` is the part's slice of `tensor`, and `index` is `variable`, counted from the first
+        variable of the part. The mask `inside` is True where the variable belongs to the part.
+        Elsewhere, `index` is any valid index.
         """
         first = 0
         for part, own in zip(self._parts_with_neighbors(), self._split(tensor), strict=True):
@@ -209,17 +214,17 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
         return [part for part in self.parts.values() if isinstance(part, Enumerable)]
 
     def _items(self, tensor: Tensor) -> list[tuple[str, Latent, Tensor]]:
-        """Return each part with its name and its part of a joined tensor."""
+        """Return `(name, part, slice)` for each part, with the part's slice of a joined tensor."""
         return list(zip(self.parts, self.parts.values(), self._split(tensor), strict=True))
 
     def _split(self, tensor: Tensor) -> list[Tensor]:
-        """Split a joined tensor `[..., D]` into one tensor `[..., *event]` per part."""
+        """Split a joined tensor `[..., D]` into one tensor `[..., *part.event_shape]` per part."""
         shapes = [part.event_shape for part in self.parts.values()]
         shares = tensor.split([shape.numel() for shape in shapes], -1)
         return [own.unflatten(-1, shape) for own, shape in zip(shares, shapes, strict=True)]
 
     def _join(self, tensors: Sequence[Tensor]) -> Tensor:
-        """Join tensors that end in the event axes of each part into one tensor `[..., D]`."""
+        """Join one tensor `[..., *part.event_shape]` per part into one tensor `[..., D]`."""
         parts = zip(self.parts.values(), tensors, strict=True)
         return torch.cat([own.flatten(own.ndim - part.event_dims) for part, own in parts], -1)
 

@@ -4,11 +4,12 @@ $$ p(b) = \frac{1}{Z} \exp\Big(\sum_i b_i \phi_i\Big), \qquad
    b \in \{0, 1\}^d, \quad \sum_i b_i = k $$
 
 This is the distribution of independent bits, given that k of them are one (conditional Bernoulli).
-Z is the coefficient of z^k in the product of all factors 1 + exp(phi_i) z, which is computed on a
-binary tree. From the root downwards, the k items are then split between the halves of each node. A
-sample splits them at random, and the mean and the covariance use the probabilities of all splits.
-All terms are positive, so no digits are lost. The cost is O(d k) in log2(d) steps. Gumbel top-k
-samples from a different distribution.
+Z is the coefficient of z^k in the product of all factors 1 + exp(phi_i) z. A binary tree computes
+this product: each node multiplies the polynomials of its left and its right half. From the root
+downwards, the k items are then split between the halves of each node. To draw a sample, each split
+is drawn at random. The mean and the covariance use the probabilities of all splits. All terms are
+positive, so no digits are lost. The cost is O(d k) in log2(d) steps. Gumbel top-k samples from a
+different distribution.
 Reference: Chen, Dempster & Liu, "Weighted finite population sampling to maximize entropy",
 Biometrika 1994.
 """
@@ -57,7 +58,10 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return self.logits.isnan() | too_many | too_few
 
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
-        """Draw subsets: split the k items between the halves of each node of a binary tree."""
+        """Draw n subsets `[n, *batch, d]`.
+
+        On a binary tree over the items, k is split at random between the halves of each node.
+        """
         levels, shares = self._tree
         root = levels[-1][0, ..., 0]
         counts = torch.full((n, 1, *root.shape), self.k, device=root.device)
@@ -78,7 +82,8 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         energy = torch.where(wrong, -torch.inf, samples * inside).sum(-1)
         log_normalizer = self._tree[0][-1][0, ..., self.k].to(logits.dtype)
         if inside.requires_grad or has_tangent(inside):
-            # This Taylor series has the value zero, and the mean and the covariance as derivatives.
+            # The value of this Taylor series is zero. Its first two derivatives are the mean and
+            # the covariance.
             step = inside - inside.detach()
             series = step * (self.mean() + self.covariance_matvec(step) / 2)
             log_normalizer = log_normalizer + series.sum(-1)
@@ -93,8 +98,9 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return self._marginals[0].to(at_least_float32(self.logits).dtype)
 
     def covariance_matvec(self, vector: Tensor) -> Tensor:
-        # The upward pass computes E[v . b in the node | its count]. The downward pass computes the
-        # same expectation for the items outside of the node.
+        # The upward pass computes, for each node and each number of chosen items in it, the
+        # expectation of v . b over the items in the node. The downward pass computes the same
+        # expectation over the items outside of the node.
         v, (levels, shares) = vector.to(torch.float64), self._tree
         # Add axes after the node axis, for broadcasting.
         axes = (slice(None), *[None] * (v.ndim - levels[0].ndim + 1))
@@ -127,7 +133,10 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return math.comb(self.logits.shape[-1], self.k)
 
     def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
-        """Draw half of the items in which the samples of a pair differ, at random."""
+        """Draw a new pair with the same sum for each given pair, and return its first sample.
+
+        This sample gets a random half of the items in which the two given samples differ.
+        """
         differ = first != second
         key = uniform(len(first), at_least_float32(first[0]), generator)
         rank = torch.where(differ, key, 2.0).argsort(-1).argsort(-1)
@@ -135,7 +144,7 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return torch.minimum(first, second) + (differ & (rank < half)).to(first.dtype)
 
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        # Two items that differ have the covariance -1 / (number of differing items - 1).
+        # If m items differ, the entries of s for two of them have the covariance -1 / (m - 1).
         differ = (step != 0).to(vector.dtype)
         count = differ.sum(-1, keepdim=True)
         centered = vector - (vector * differ).sum(-1, keepdim=True) / count.clamp(min=1)
@@ -145,9 +154,9 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
     def _tree(self) -> tuple[list[Tensor], list[Tensor]]:
         """Multiply the factors 1 + exp(phi) z over a binary tree, from the items to the root.
 
-        For each level, return the log-coefficients `[nodes, *batch, width + 1]` up to degree k. For
-        each level above the leaves, also return the probability that j of a node's c chosen items
-        are in its left half, `[nodes, *batch, c, j]`.
+        The first list contains, for each level, the logarithms of the coefficients up to degree k,
+        `[nodes, *batch, degree]`. The second list contains, for each level above the leaves, the
+        probability that j of a node's c chosen items are in its left half, `[nodes, *batch, c, j]`.
         """
         phi = self.logits.detach().double()
         padding = (1 << (phi.shape[-1] - 1).bit_length()) - phi.shape[-1]
@@ -166,9 +175,9 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     @lazy_property
     def _counts(self) -> list[Tensor]:
-        """Return, for each level, the probability that a node has c of the k items.
+        """Return, for each level, the probability that c of the k chosen items lie in a node.
 
-        The probabilities are `[nodes, *batch, c]`.
+        The probabilities of a level are `[nodes, *batch, c]`.
         """
         levels, shares = self._tree
         root = torch.zeros_like(levels[-1])
@@ -182,27 +191,37 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     @lazy_property
     def _marginals(self) -> tuple[Tensor, Tensor]:
-        """Return the probabilities that each item is chosen, and not chosen, `[*batch, d]`."""
+        """Return the probability that each item is chosen, and the probability that it is not.
+
+        Both results are `[*batch, d]`.
+        """
         left_out, chosen = self._counts[0][: self.logits.shape[-1]].movedim(0, -2).unbind(-1)
         return chosen, left_out
 
 
 def _of_the_rest(values: Tensor, count: int, outside: float = 0.0) -> Tensor:
-    """Return the table values[c - j], `[..., c, j]`: c items of which one half has j."""
+    """Return the table values[..., c - j] `[..., c, j]`, for c below `count` and all j.
+
+    The number c - j is the number of items in the other half of a node, if the node has c items and
+    one half has j. The entry is `outside` where values[..., c - j] does not exist.
+    """
     at = _rest(count, values.shape[-1], values.device)
     return pad(values, (1, 0), value=outside)[..., at]
 
 
 def _by_right(joint: Tensor) -> Tensor:
-    """Convert a table over (count, count on the left) to one over (count, count on the right).
+    """Convert a table `[..., c, items in the left half]` to `[..., c, items in the right half]`.
 
-    Both halves must have the same size.
+    c is the number of items in the node. Both halves must have the same size.
     """
     at = _rest(joint.shape[-2], joint.shape[-1], joint.device)
     return pad(joint, (1, 0)).take_along_dim(at.expand(joint.shape), -1)
 
 
 def _rest(count: int, width: int, device: torch.device) -> Tensor:
-    """Return the position of c - j in an array that is padded in front, or 0 if there is none."""
+    """Return a table of positions 1 + c - j, `[count, width]`, for arrays padded by one in front.
+
+    The entry is 0, the position of the padding, where c - j is not between 0 and `width` - 1.
+    """
     rest = torch.arange(count, device=device).unsqueeze(-1) - torch.arange(width, device=device)
     return torch.where((rest >= 0) & (rest < width), rest + 1, 0)

@@ -10,7 +10,7 @@ from arms.sites import drop_in
 
 
 def check_estimator(estimator: str | Estimator | None, latent: Latent) -> None:
-    """Raise unless an estimator is None or a biased estimator that can draw the latent."""
+    """Raise unless `estimator` is None, or a biased estimator that can draw `latent`."""
     if estimator is not None:
         drop_in(estimator, latent)
 

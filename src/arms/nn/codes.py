@@ -19,8 +19,8 @@ class Codes(nn.Module):
     In evaluation mode, each token gets its most likely code.
 
     Args:
-        dim: The size of a token, and of its code vector.
-        bits: The number of bits per token, at most 62. Give either this or `categories`.
+        dim: The length of a token's vector, and of its code vector.
+        bits: The number of bits per token, at most 62. Pass either `bits` or `categories`.
         categories: The number of vectors in the codebook.
         estimator: A biased estimator, such as "reinmax", to train without a block.
 
@@ -49,13 +49,14 @@ class Codes(nn.Module):
         self.to_logits, self.codebook = nn.Linear(dim, size), nn.Linear(size, dim, bias=bool(bits))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the code vectors and indices of tokens, and a loss per row.
+        """Return code vectors `[rows, ..., dim]`, their indices `[rows, ...]` and a loss `[rows]`.
 
-        The loss is KL(q | uniform) in nats, summed over tokens. Adding it with a small weight keeps
-        all codes in use.
+        The loss is KL(q | uniform) in nats, summed over the tokens of a row. If you add it to your
+        loss with a small weight, all codes remain in use.
 
         Args:
-            x: `[rows, ..., dim]`. If x in a block has B rows, vectors and indices have n * B rows.
+            x: Tokens `[rows, ..., dim]`. In a block, if x has B rows and was not repeated, the
+                vectors and the indices have n * B rows, and the loss has B.
         """
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         if self.bits is not None:
@@ -74,7 +75,7 @@ class Codes(nn.Module):
         return vectors, indices, (most - entropy).unsqueeze(-1).flatten(1).sum(-1)
 
     def vectors(self, indices: Tensor) -> Tensor:
-        """Return the code vectors `[..., dim]` for indices."""
+        """Return the code vectors `[..., dim]` for indices `[...]`."""
         indices = as_indices(indices, 2**self.bits if self.bits else self.codebook.in_features)
         if self.bits is None:
             return self.codebook.weight.T[indices]

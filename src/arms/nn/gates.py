@@ -11,7 +11,9 @@ from arms.sites import sample
 
 
 class Gates(nn.Module):
-    """Hard gates on one axis of the input, with a price for open gates (L0 regularization).
+    """Gates that are open or closed along one axis of the input, with a price for open gates.
+
+    The price makes them an L0 regularizer.
 
     Each gate is open with probability sigmoid(logit). In training, gates are drawn for every row.
     In evaluation mode, the gates with a positive logit are open.
@@ -41,7 +43,10 @@ class Gates(nn.Module):
         self.logits = nn.Parameter(torch.full((as_count(size, 1, "size"),), float(initial)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x times its gates. In a block, an x that was not repeated becomes n copies."""
+        """Return x, multiplied by 1 at open and by 0 at closed gates.
+
+        In a block, if x has not been repeated, the result has n copies of each row.
+        """
         size = len(self.logits)
         if x.ndim <= self.dim or x.shape[self.dim] != size:
             wanted = f"Gates({size}, dim={self.dim}) needs an input of length {size} on axis"
@@ -65,5 +70,5 @@ class Gates(nn.Module):
         return f"{len(self.logits)}, dim={self.dim}, estimator={self.estimator!r}"
 
     def _along(self, gates: Tensor, axes: int) -> Tensor:
-        """Reshape gates `[rows, size]` so that they multiply the input."""
+        """Reshape gates `[rows, size]` for a product with an input that has this many axes."""
         return gates.view(len(gates), *[1] * (self.dim - 1), -1, *[1] * (axes - self.dim - 1))

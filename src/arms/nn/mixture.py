@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 
 def mixture(mask: Tensor, x: Tensor, experts: Sequence[nn.Module], k: int) -> Tensor:
-    """Return the mean output of the experts that a mask chooses; see `Router.mix`."""
+    """Return the mean output of the k experts that the mask chooses in each row.
+
+    `Router.mix` explains the arguments.
+    """
     axes, given = mask.shape[:-1], x.shape[: mask.ndim - 1]
     copies = max(1, axes[0] // max(1, given[0])) if axes and given else 1
     repeated = (copies * given[0], *given[1:]) if given else ()

@@ -17,15 +17,15 @@ from arms.sites import sample
 class Router(nn.Module):
     """Choose one expert by a softmax, or k experts by `arms.Subset`.
 
-    In evaluation mode, the k experts with the largest logits are chosen. `load` is the share of
-    rows per expert in the last call. It is not part of the state_dict.
+    In evaluation mode, the k experts with the largest logits are chosen. The buffer `load` contains
+    each expert's share of all choices in the last call. It is not part of the state_dict.
 
     Args:
         dim: The size of the last axis of x.
         experts: The number of experts.
         k: The number of experts to choose.
-        estimator: A biased estimator, such as "reinmax", to train without a block. All experts are
-            then evaluated.
+        estimator: A biased estimator, such as "reinmax", to train without a block. In this case,
+            `mix` evaluates all experts on all rows.
 
     >>> router = Router(8, experts=4, k=2).eval()
     >>> mask, loss = router(torch.randn(5, 8))
@@ -52,7 +52,8 @@ class Router(nn.Module):
         The loss is 1 if all experts are used equally.
 
         Args:
-            x: `[rows, ..., dim]`. If x in a block has B rows, the mask has n * B rows.
+            x: `[rows, ..., dim]`. In a block, if x has B rows and was not repeated, the mask has
+                n * B rows.
         """
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         size = logits.shape[-1]
@@ -70,7 +71,9 @@ class Router(nn.Module):
         return OneHot(logits) if self.k == 1 else Subset(logits, self.k)
 
     def mix(self, mask: Tensor, x: Tensor, experts: Sequence[nn.Module]) -> Tensor:
-        """Return the mean output of the chosen experts; each is evaluated on its own rows only.
+        """Return the mean output of the chosen experts, `[rows, ..., *output]`.
+
+        Each expert is evaluated only on the rows that chose it, unless the mask has a gradient.
 
         Args:
             mask: The mask `[rows, ..., experts]` that `forward` returned for x, or for n copies of

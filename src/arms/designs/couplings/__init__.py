@@ -1,1 +1,1 @@
-"""Couplings: joint distributions of n exchangeable samples, and how to correct for them."""
+"""Couplings: joint distributions of n exchangeable samples, with corrections of the gradient."""

@@ -1,10 +1,10 @@
 r"""The Dirichlet and the Gaussian copula of the ARMS paper.
 
 Let d ~ Dir(1, ..., 1), u_i = (1 - d_i)^(n-1) and m = n - 1. The joint distribution of two of the
-u_i is the copula (x^(1/m) + y^(1/m) - 1)_+^m. If the categories had a fixed order, two small
-neighboring categories might never occur together. The order is therefore drawn from K(K-1)/2
-orders. Each pair of categories is first and last in one of these orders, so that both can occur
-together.
+u_i is the copula (x^(1/m) + y^(1/m) - 1)_+^m. Categories are intervals of u, in some order. If this
+order were fixed, two samples might never have two small neighboring categories. The order is
+therefore drawn from K(K-1)/2 orders. Each pair of categories is first and last in one of these
+orders, so that two samples can have these two categories.
 """
 
 import itertools
@@ -30,11 +30,12 @@ class Dirichlet(BitCoupling, CategoryCoupling):
 
     $$ P_{10} = q - \max(0,\; 2 q^{1/(n-1)} - 1)^{n-1} $$
 
-    Here q = min(p, 1-p), and the bits are flipped where p > 1/2. The paper makes the same choice
-    between its two copula samples. A Dirichlet vector is a vector of exponentials e divided by its
-    sum. The condition is therefore e_i > t (e_1 + ... + e_n) with t = 1 - q^(1/(n-1)), which needs
-    no division or power per sample. With more than two categories, their order is random. The cost
-    is proportional to K^4, so use this coupling only for comparison.
+    Here q = min(p, 1-p), the bits are flipped where p > 1/2, and P_10 is the probability that a
+    given pair of samples is (1, 0). The paper makes the same choice between its two copula samples.
+    A Dirichlet vector is a vector of exponential variables e_1, ..., e_n, divided by their sum.
+    Therefore b_i = 1 where e_i > t (e_1 + ... + e_n) with t = 1 - q^(1/(n-1)), which needs no
+    division or power per sample. With K > 2 categories, the order of the categories is random. The
+    cost is proportional to K^4, so use this coupling only for comparison.
     Reference: Dimitriev & Zhou 2021; for categories, "CARMS: Categorical-Antithetic-REINFORCE
     Multi-Sample Gradient Estimator", NeurIPS 2021.
 
@@ -105,14 +106,15 @@ def _as_bits(logits: Tensor) -> Tensor:
 
 
 def _log_smaller(phi: Tensor) -> Tensor:
-    """Return log min(p, 1-p), which stays finite at p = 0 so that differences are finite."""
+    """Return log min(p, 1-p), or a finite lower limit at p = 0, so that differences are finite."""
     return torch.sigmoid(-phi.abs()).log().clamp(min=torch.finfo(phi.dtype).min)
 
 
 def _count_chances(q: float, n: int) -> list[float]:
-    """Return P(k of the n samples are ones), by inclusion and exclusion.
+    """Return, for k from 0 to n, the probability that k of n samples with P(1) = q are ones.
 
-    The formula is C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1).
+    Inclusion and exclusion gives C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1), with
+    t = 1 - q^(1/(n-1)).
     """
     with localcontext() as context:
         context.prec = 40 + n  # the alternating sum loses digits
@@ -126,7 +128,10 @@ def _count_chances(q: float, n: int) -> list[float]:
 
 
 def _orders(count: int) -> list[list[int]]:
-    """Return K(K-1)/2 orders. Each pair of categories is first and last in one of them."""
+    """Return K(K-1)/2 orders of K = `count` categories.
+
+    Each pair of categories is first and last in one of these orders.
+    """
     if count > MOST_CATEGORIES:
         what = f"the Dirichlet coupling accepts at most {MOST_CATEGORIES} categories, got {count}"
         raise ValueError(f"{what}: use arms, which has the systematic coupling")
@@ -138,7 +143,10 @@ def _orders(count: int) -> list[list[int]]:
 
 
 def undo_pairs(logits: Tensor, pair_distribution: Tensor, r: Tensor) -> Tensor:
-    """Return p (I - T + 1 p')^-1 (r / p), where T is the pair distribution divided by p."""
+    """Return p (I - T + 1 p')^-1 (r / p), the corrected estimate of `Coupling`.
+
+    T_ab is P(z_i = a, z_j = b) / p_a, computed from the pair distribution `[*batch, d, K, K]`.
+    """
     # Scaling by sqrt(p) on both sides makes the matrix nearly the identity, even for tiny p.
     side = torch.softmax(logits.detach().to(pair_distribution.dtype), -1).sqrt()
     sides = side.unsqueeze(-1) * side.unsqueeze(-2)
@@ -151,7 +159,10 @@ def undo_pairs(logits: Tensor, pair_distribution: Tensor, r: Tensor) -> Tensor:
 
 
 def order_pair_distribution(logits: Tensor, n: int) -> Tensor:
-    """Return the distribution of a pair of samples, P(z_i = a, z_j = b), in float64."""
+    """Return P(z_i = a, z_j = b) for two of n samples of `Dirichlet`, `[*batch, d, K, K]`.
+
+    The result is in float64, and is the mean over all orders of the categories.
+    """
     probs = torch.softmax(logits.detach().double(), -1)
     orders = _orders(probs.shape[-1])
     total = probs.new_zeros(*probs.shape, probs.shape[-1])
@@ -164,10 +175,11 @@ def order_pair_distribution(logits: Tensor, n: int) -> Tensor:
 
 
 def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
-    """Return the probability that the copula gives to every pair of categories, `[..., K, K]`.
+    """Return the probability of every pair of categories, for intervals `[start, start + size]`.
 
-    The probability is a difference of m-th powers at four corners of a rectangle. It equals the
-    integral of m ((x + b)^(m-1) - x^(m-1)) over the first width, where b is the second width. All
+    The result is `[..., K, K]`. A pair is a rectangle of the copula with m = n - 1. The probability
+    is a difference of m-th powers at the four corners. It equals the integral of
+    m ((x + b)^(m-1) - x^(m-1)) over the first side, where b is the length of the second side. All
     terms of the integral are positive, so small probabilities are accurate. Gauss-Legendre
     quadrature with m/2 nodes is exact.
     """
@@ -193,15 +205,15 @@ def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Gaussian(BitCoupling):
-    r"""The antithetic Gaussian copula: b_i = 1 if x_i < h, where the x_i correlate by -1/(n-1).
+    r"""The antithetic Gaussian copula: b_i = 1 if x_i < h, for normal x_i correlated by -1/(n-1).
 
     $$ P_{10} = 2\,T(h, a), \qquad h = \Phi^{-1}(q), \quad a = \sqrt{n/(n-2)}, \quad
        T = \text{Owen's T} $$
 
-    Here q = min(p, 1-p), and P_10 is the probability that a given pair of samples is (1, 0). Both q
-    and P_10 contain the factor e^(-h^2/2). Without it, their ratio is q / P_10 = (pi/2)
-    erfcx(|h|/sqrt 2) / I(h, a) with I = int_0^a e^(-h^2 x^2 / 2) / (1 + x^2) dx. Numerator and
-    denominator have order one at every p.
+    Here q = min(p, 1-p), the bits are flipped where p > 1/2, and P_10 is the probability that a
+    given pair of samples is (1, 0). Both q and P_10 contain the factor e^(-h^2/2). It cancels in
+    q / P_10 = (pi/2) erfcx(|h|/sqrt 2) / I(h, a) with I = int_0^a e^(-h^2 x^2 / 2) / (1 + x^2) dx.
+    This numerator and this denominator have order one at every p.
     Reference: Dimitriev & Zhou 2021.
 
     >>> Gaussian().debias(torch.zeros(1), n=2)  # the antithetic pair: max(p, 1 - p)
@@ -234,7 +246,11 @@ class Gaussian(BitCoupling):
 
 
 def _owen_quadrature(n: int, dtype: torch.dtype) -> tuple[list[tuple[float, float]], float]:
-    """Return the nodes and weights of a quadrature for Owen's T on [0, a], and the largest |h|."""
+    """Return a quadrature for the integral I of `Gaussian`, and the largest |h| that it is for.
+
+    The quadrature is a list of pairs: the square of a node x in [0, a], and a weight. The weights
+    contain the factor 1 / (1 + x^2).
+    """
     # The errors are at most 3e-14 in float64 and 1e-7 in float32, at every n and h.
     reach, nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])
     half = math.sqrt(n / (n - 2)) / 2

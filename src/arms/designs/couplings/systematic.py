@@ -2,17 +2,18 @@ r"""Systematic and stratified samples, with the smallest correlation that n bits
 
 A binary tree halves the categories from level to level. Node v has probability P_v. Of the n
 samples, either floor(n P_v) or floor(n P_v) + 1 fall into node v. Let s_v = 1 in the second case.
-Its probability is x_v = n P_v - floor(n P_v). From the root downwards, the children l and r of v
-divide its samples:
+The probability that s_v = 1 is x_v = n P_v - floor(n P_v). From the root downwards, the samples of
+each node v are divided between its children l and r, by drawing (s_l, s_r):
 
     x_l + x_r < 1:   s_v = 0 -> (0, 0)
                      s_v = 1 -> (1, 0) with probability x_l / (x_l + x_r), else (0, 1)
     x_l + x_r >= 1:  s_v = 1 -> (1, 1)
                      s_v = 0 -> (0, 1) with probability (1 - x_l) / (2 - x_l - x_r), else (1, 0)
 
-These counts S are assigned to the samples in random order. The leave-one-out sum r becomes the
-gradient g = (n-1)/n h, where h = r + Cov(S) (h / p) / n^2. One pass up the tree and one pass down
-solve this equation (docs/math).
+At the leaves, this gives the number S_k of samples of each category k. The categories are then
+assigned to the samples in random order. The leave-one-out estimate r is corrected to the gradient
+g = (n-1)/n h, where h is the solution of h = r + Cov(S) (h / p) / n^2. One pass up the tree and one
+pass down solve this equation (docs/math).
 """
 
 import itertools
@@ -49,7 +50,7 @@ class SystematicBits(BitCoupling):
                 ones.append((scaled < left).to(phi.dtype))
                 left = left - ones[-1]
             noise = torch.stack([*ones, left])
-        else:  # the same in place: the first row of the noise has been used and is free
+        else:  # the same in place: the first row of the noise is no longer needed
             for sample, scaled in itertools.pairwise(rows):
                 left.sub_(torch.lt(scaled, left, out=sample))
             rows[-1].copy_(left)
@@ -60,7 +61,8 @@ class SystematicBits(BitCoupling):
         phi = at_least_float32(logits.detach())
         expected, whole, part = _expected_ones(phi, n)
         # q / P10 = nq (n-1) / E[S(n-S)], where E[S(n-S)] = nq (n-1) - S(S-1 + 2 part) with
-        # S = whole. The subtraction is accurate: nothing is lost if nq < 1, and about half at most.
+        # S = floor(nq). The subtraction is accurate: it removes nothing if nq < 1, and at most
+        # about half.
         lost = torch.addcmul(whole, whole, expected + part, value=-1)
         kept = torch.addcdiv(torch.ones_like(lost), lost, expected.clamp(min=1), value=1 / (n - 1))
         return (torch.sigmoid(phi.abs()) / kept).to(logits.dtype)
@@ -73,7 +75,7 @@ class SystematicBits(BitCoupling):
 
 
 def _expected_ones(phi: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return n min(p, 1-p), split into its whole part and its fractional part."""
+    """Return nq for q = min(p, 1-p), its whole part, and its fractional part."""
     expected = torch.sigmoid(-phi.abs()) * n
     whole = expected.floor()
     return expected, whole, expected - whole
@@ -85,7 +87,8 @@ class Systematic(SystematicBits, CategoryCoupling):
 
     $$ P_{10} = \frac{E[S(n-S)]}{n(n-1)}, \qquad E[S] = nq $$
 
-    q is the probability of a one. P_10 is the probability that a given pair of samples is (1, 0).
+    q is the probability of a one, and P_10 is the probability that a given pair of samples is
+    (1, 0).
     No integer random variable with mean nq has a smaller variance than S. Therefore no n
     exchangeable Bernoulli(q) samples have a smaller correlation. With K categories, each category k
     has floor(n p_k) samples or one more. The same holds for each node of a tree over the
@@ -143,8 +146,8 @@ class Cyclic(Systematic):
 
     $$ b_i = 1[\mathrm{frac}(u + i/n) < p], \qquad u \text{ uniform} $$
 
-    This takes one random number per latent instead of n. The number of ones has the same
-    distribution as with `Systematic`, and two samples are (1, 0) as often as (0, 1). The same
+    This takes one random number u per latent instead of n. The number of ones has the same
+    distribution as with `Systematic`, and a pair of samples is (1, 0) as often as (0, 1). The same
     factor therefore corrects the leave-one-out estimate. Four samples are not exchangeable, because
     the correlation of two samples depends on their positions. More than four samples of bits, and
     all samples of categories, are drawn by `Systematic`.
@@ -176,23 +179,24 @@ class Cyclic(Systematic):
 
 
 def _categories_first(tensor: Tensor) -> Tensor:
-    """Move categories to the first axis, padded by zeros to a power of two."""
+    """Move the last axis, of categories, to the front, and pad it with zeros to a power of two."""
     count = tensor.shape[-1]
     padded = pad(tensor, (0, (1 << (count - 1).bit_length()) - count))
     return padded.movedim(-1, 0).contiguous()
 
 
 class _Tree(NamedTuple):
-    """A binary tree over the categories, for drawing counts and for the correction.
+    """The binary tree of the module docstring, for drawing counts and for the correction.
 
-    The nodes of a level are on the first axis, where slices are fast.
+    The first axis of each tensor contains the nodes of one level, because slices of this axis are
+    fast.
     """
 
     n: int
-    probs: Tensor  # [K', *batch, d], padded by impossible categories to a power of two
+    probs: Tensor  # [K', *batch, d]; impossible categories make K' a power of two
     whole: Tensor  # floor(n p)
-    levels: list[Tensor]  # x of every level, from the categories to the root
-    many: list[Tensor]  # of all levels except the last: 1 if x_l + x_r >= 1, and otherwise 0
+    levels: list[Tensor]  # x_v of every level, from the categories to the root
+    many: list[Tensor]  # for each level above the categories: 1 if x_l + x_r >= 1, otherwise 0
 
     @classmethod
     def of(cls, probs: Tensor, n: int) -> "_Tree":
@@ -208,12 +212,14 @@ class _Tree(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """All nodes of one level, in the solution of A y = r with A = diag p - Cov(S)/n^2.
+    """One level of pairs of nodes l and r, in the solution of A y = r with A = diag p - Cov(S)/n^2.
 
-    For a node v, A_v is its block of A, and w_v = x_v gamma_v. The recursion computes alpha_v =
-    w_v' A_v^-1 w_v and beta_v = w_v' A_v^-1 r_v from the children l and r, because A_v =
-    blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l') and w_v = (f_l w_l, f_r w_r). All quantities are
-    relative to x_v, so none of them grows without bound as p goes to zero.
+    Each pair has a parent v. A_v is the block of A for the categories below v, and r_v is the part
+    of the right-hand side. The vector w_v is x_v times the increase in the expected counts below v
+    if s_v is 1 instead of 0. The recursion computes alpha_v = w_v' A_v^-1 w_v and
+    beta_v = w_v' A_v^-1 r_v from alpha and beta of l and r, because
+    A_v = blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l') and w_v = (f_l w_l, f_r w_r). All quantities
+    are relative to x_v, so they remain bounded as p goes to zero (docs/math/debias.md).
     """
 
     alpha: Tensor
@@ -236,7 +242,7 @@ class _Nodes(NamedTuple):
         return cls(alpha, beta, f, c, c_alpha, 1 - c_alpha[:, 0] * c_alpha[:, 1])
 
     def up(self) -> tuple[Tensor, Tensor]:
-        """Compute alpha and beta of the parents."""
+        """Return alpha and beta of the parents, which are the nodes of the next level."""
         own = self.f * self.alpha
         both = (self.f * own).sum(1)
         alpha = torch.addcmul(both, self.c * own[:, 0], own[:, 1], value=-2) / self.determinant
@@ -244,14 +250,20 @@ class _Nodes(NamedTuple):
         return alpha, self.f[:, 0] * left + self.f[:, 1] * right
 
     def down(self, tau: Tensor) -> Tensor:
-        """Return, for each child, the multiple of w to subtract from its right-hand side."""
+        """Return tau of the children, given tau of the parents.
+
+        For each node, tau w is subtracted from the node's part of the right-hand side.
+        """
         own = tau.unsqueeze(1) * self.f
         left, right = self._along(torch.addcmul(self.beta, own, self.alpha, value=-1))
         other = torch.stack([self.c * right, self.c * left], 1)
         return (own + other).flatten(0, 1)
 
     def _along(self, beta: Tensor) -> tuple[Tensor, Tensor]:
-        """Solve two equations for w_l . y_l and w_r . y_r."""
+        """Solve two linear equations for the inner products w_l . y_l and w_r . y_r.
+
+        `beta` contains the right-hand sides, for l and for r.
+        """
         (of_left, of_right), (left, right) = self.c_alpha.unbind(1), beta.unbind(1)
         along_left = torch.addcmul(left, of_left, right, value=-1) / self.determinant
         return along_left, torch.addcmul(right, of_right, left, value=-1) / self.determinant
@@ -279,7 +291,11 @@ def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
 
 
 def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, ...], float]]]:
-    """Return x of a node, and P(counts of its categories | s) for s = 0 and for s = 1."""
+    """Return x_v of a node v, and the probabilities of the counts of the categories below v.
+
+    `expected` are the expected counts n p of these categories. The probabilities are two
+    dictionaries, for s_v = 0 and for s_v = 1. Each maps counts to their probability given s_v.
+    """
     if len(expected) == 1:
         whole = int(expected[0])
         return expected[0] - whole, [{(whole,): 1.0}, {(whole + 1,): 1.0}]
@@ -304,9 +320,10 @@ def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, .
 class Stratified(SystematicBits, CategoryCoupling):
     r"""Draw one uniform number from each of n strata, and take the category at each number.
 
-    The numbers are u_i = (pi(i) + U_i)/n, with a random permutation pi for every latent. Let c_s be
-    the distribution of the sample from stratum s, and let w_s(k) = c_s(k) / (n p_k) be the part of
-    category k that lies in stratum s. The leave-one-out sum r of these samples is corrected by
+    The numbers are u_i = (pi(i) + U_i)/n, with a random permutation pi for every latent and uniform
+    numbers U_i. Let c_s be the distribution of the sample from stratum s, and let w_s(k) =
+    c_s(k) / (n p_k) be the share of category k that lies in stratum s. The rows of W are the w_s.
+    The leave-one-out estimate r from these samples is corrected to
 
     $$ g_k = r_k - n\,p_k \sum_s w_s(k)\,v_s, \qquad
        \big((n-1) I + n\,W \mathrm{diag}(p)\,W'\big)\,v = W r. $$
@@ -355,7 +372,10 @@ class Stratified(SystematicBits, CategoryCoupling):
 
 
 def _ends(logits: Tensor) -> Tensor:
-    """Return the cumulative probabilities `[*batch, d, K]`, in float64 for small categories."""
+    """Return the cumulative probabilities of the categories, `[*batch, d, K]`.
+
+    They are in float64, because small categories would vanish in float32.
+    """
     return torch.softmax(logits.detach().double(), -1).cumsum(-1)
 
 
@@ -364,7 +384,8 @@ def _shares(ends: Tensor, n: int) -> Tensor:
     right = ends.unsqueeze(-2)
     left = pad(right, (1, -1))
     edges = torch.arange(n + 1, dtype=ends.dtype, device=ends.device).unsqueeze(-1) / n
-    # The part of each category that lies left of each edge. Differences are the overlaps.
+    # `within` is where each category's interval ends if it is cut off at each edge. Differences
+    # between neighboring edges are the lengths of the overlaps.
     within = torch.minimum(torch.maximum(edges, left), right)
     overlaps = within[..., 1:, :] - within[..., :-1, :]
     return overlaps / overlaps.sum(-2, keepdim=True).clamp(min=torch.finfo(ends.dtype).tiny)
