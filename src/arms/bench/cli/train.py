@@ -132,8 +132,7 @@ def train(
 
 
 def _check_exclusive(given: dict[str, Any], together: Sequence[str], model: str | None) -> None:
-    """Raise ValueError if `given`, `together` and `model` contain options that exclude each other.
-    """
+    """Raise ValueError if options that exclude each other were given."""
     if together and "estimator" in given:
         one, several = given["estimator"], " ".join(together)
         what = f"got both --estimator {one} and --together {several}"

@@ -71,8 +71,7 @@ def render(
 
 
 def strip(run: RunData) -> str:
-    """Return the CSS aspect ratio of the upper part of a run's picture, down to the first replica.
-    """
+    """Return the CSS aspect ratio of a run's picture, cut off below the first replica."""
     assert run.picture
     width, height = (int.from_bytes(run.picture[at : at + 4]) for at in (16, 20))  # PNG header
     return f"{width} / {max(1, height * 3 // (1 + 2 * run.config.replicas))}"

@@ -52,8 +52,7 @@ def wanted_numbers(scale: Scale = "paper") -> list[Wanted]:
 def missing_numbers(
     wanted: Sequence[Wanted], output: Path, results: Sequence[Path]
 ) -> list[Wanted]:
-    """Return the numbers without a finished run in the folder `output` or the archives `results`.
-    """
+    """Return the numbers for which neither `output` nor `results` contain a finished run."""
     jobs = plan([one.config for one in wanted], output, results=results)
     tasks = [task for job in jobs for task in job.tasks]
     done = {experiment_of(task.config) for task in tasks if task.state == "done"}
