@@ -254,7 +254,7 @@ OBSERVATION = tuple(field.name for field in fields(ObservationConfig))
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConfig, DataConfig):
-    """All settings of a run. Only the fields of `ObservationConfig` do not affect its results.
+    """All settings of a run. All of them affect its results, except those of `ObservationConfig`.
 
     The defaults are those of the paper, except for the decoder's gradient.
     """
@@ -331,7 +331,7 @@ def digest_of(identity: Mapping[str, object]) -> str:
 
 
 def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, object]]:
-    """Return the fields that affect results and differ, each with both values.
+    """Return the fields that affect results and differ, each with the values of `one` and `other`.
 
     >>> difference(TrainConfig(seed=3, report_every=10), TrainConfig())
     {'seed': (3, 0)}

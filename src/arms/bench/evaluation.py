@@ -145,7 +145,7 @@ def _log_weights(
     model: DiscreteVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
 ) -> Tensor:
     """Draw samples from q(b|x), a few at a time, and return their log-weights `[count, R, B]`."""
-    # Allocate the result first, so that a count that does not fit into memory fails at once.
+    # Allocate the result first, so that a `count` too large for memory fails at once.
     weights = logits.new_empty(count, *x.shape[:-1])
     for start in range(0, count, SAMPLES_AT_ONCE):
         # Samples are drawn in whole blocks, and the last block is cut. The first samples therefore

@@ -111,7 +111,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 def stopping_values(record: Record) -> dict[str, list[float | None]]:
-    """Return the metrics of a record that stop a replica if its value is not finite.
+    """Return those metrics of a record that stop a replica if they are not finite.
 
     The result is {key of the metric: list with the value of each replica}.
 

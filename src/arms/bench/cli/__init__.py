@@ -151,8 +151,8 @@ def _parse_options(verb: str, function: Verb, words: Sequence[str]) -> Callable[
 def _later(function: Verb) -> Callable[..., Callable[[], None]]:
     """Return a function with the same signature that only prepares a call of `function`.
 
-    It returns the prepared call, which first checks all paths among its arguments. Errors of the
-    parser are thereby separated from errors of the subcommand.
+    The new function returns the prepared call, which first checks all paths among its arguments. In
+    this way, errors of the parser are separated from errors of the subcommand.
     """
 
     @wraps(function)

@@ -105,7 +105,7 @@ def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None =
     """Download a data set, or verify its files if they are already present.
 
     Args:
-        name: Data set.
+        name: Name of the data set (see `arms data list`).
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
     """
     paths = data.fetch(name, data_dir)

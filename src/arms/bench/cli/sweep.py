@@ -159,7 +159,7 @@ def experiments_run(
     Args:
         name: A name that `arms experiments list` shows, or all.
         common: Options for training.
-        output: Folder of the runs and the page. Experiments in one folder share their runs.
+        output: Folder for the runs and the page. Experiments in the same folder share their runs.
         device: cpu, cuda, or auto. On a GPU, runs that differ only in estimator and data set are
             trained together.
     """
@@ -184,7 +184,7 @@ def report(
     """Compare runs on a single HTML page, next to the numbers of the paper.
 
     Args:
-        runs: Run directories, files of `arms archive`, or folders of them.
+        runs: Run directories, archives (`arms archive`), or folders of them.
         output: The page to write.
         files: Also write every table (.md, .tex, .csv) and figure (.pdf, .svg) to `<page>_files`.
     """

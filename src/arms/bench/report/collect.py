@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of one run that a report uses. They are checked."""
+    """The data of one run that a report shows, checked for errors."""
 
     path: Path
     config: TrainConfig

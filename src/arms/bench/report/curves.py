@@ -58,7 +58,7 @@ def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
 
 
 def _curve(row: Row, metric: Metric) -> Curve | None:
-    # An unfinished run would shorten the mean curve of the other runs in its row.
+    # Leave out unfinished runs: the row's mean curve would end where the shortest run ends.
     runs = [
         {record["step"]: record[metric.key] for record in run.metrics if metric.key in record}
         for run in row.evaluated_runs or row.runs

@@ -54,7 +54,8 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """All runs that differ only in their seeds; their replicas are pooled."""
+    """Runs that differ only in the seed and in the number of replicas. Their replicas are pooled.
+    """
 
     label: str
     estimator: str
@@ -62,8 +63,7 @@ class Row:
 
     @property
     def biased(self) -> bool:
-        """Whether the estimator is biased. Its label then says so, and its numbers are never bold.
-        """
+        """Whether the estimator is biased. If so, its label says so, and no number is bold."""
         return self.estimator in BIASED_ESTIMATORS
 
     @property
@@ -154,5 +154,5 @@ def cost_in_words(estimator: str, num_samples: int) -> list[str]:
 
 
 def labeled_if_biased(estimator: str) -> str:
-    """Return the label of an estimator for tables, with a mark if it is biased."""
+    """Return the name of an estimator for tables, followed by "(biased)" if it is biased."""
     return f"{estimator} (biased)" if estimator in BIASED_ESTIMATORS else estimator

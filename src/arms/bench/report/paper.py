@@ -33,7 +33,7 @@ REPEATED_ROW = "The paper's table 1 repeats its table 3 in this row (Omniglot, l
 
 
 class Printed(NamedTuple):
-    """One number of the paper."""
+    """One number of the paper with its ±, and the number of its table."""
 
     table: int
     mean: float
@@ -60,7 +60,7 @@ def released_default_k(estimator: str, num_samples: int) -> int:
 
 
 def caveats(group: Group) -> tuple[str, ...]:
-    """Return the caveats of comparing our numbers with the paper's."""
+    """Return remarks on the comparison of a group's numbers with the paper's."""
     lines, setting = [UNCERTAIN_K], group.setting
     if any(row.estimator == "disarm-ms (unfolded)" for row in group.rows):
         lines.append(REPEATED_DISARM)

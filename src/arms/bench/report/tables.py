@@ -37,7 +37,7 @@ LATEX_ESCAPES = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and standard deviation over replicas, or a number from the paper with its ±."""
+    """Mean and standard deviation over replicas, or a number of the paper with its ±."""
 
     mean: float
     std: float | None  # None for a single replica
@@ -201,8 +201,8 @@ def summarize(values: Sequence[float]) -> Cell:
 def mark_best(cells: Sequence[Cell | None], biased: Sequence[bool]) -> list[Cell | None]:
     """Return the cells of a column, with the best ones marked by MARKING_RULE.
 
-    Biased estimators and single replicas are never marked. If fewer than two other cells remain, no
-    cell is marked.
+    Biased estimators and single replicas are never marked. If fewer than two other cells have a
+    number, no cell is marked.
     """
     eligible = [
         cell if cell and cell.std is not None and not is_biased else None
@@ -305,7 +305,7 @@ def write_table(table: Table, folder: Path) -> list[Path]:
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
-    """Write rows as CSV in full precision; the first row is the heading. Return the path."""
+    """Write rows as CSV in full precision, and return the path. The first row is the heading."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     replace_file(path, out.getvalue())

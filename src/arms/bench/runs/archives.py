@@ -55,7 +55,7 @@ class ArchivedRun(Run):
         raise ValueError(self.damage or lacking)
 
     def metrics(self) -> list[Record]:
-        """Return one record for each point of the curves."""
+        """Return the curves in the archive as records, one for each point."""
         return list(self._thinned)
 
 

@@ -531,7 +531,7 @@ def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
 
 
 def _why_not_together(configs: Sequence[TrainConfig]) -> str:
-    """Explain why runs cannot share an ensemble."""
+    """Return a sentence that explains why these runs cannot share an ensemble."""
     remedy = "train them separately"
     for name, first in asdict(configs[0]).items():
         values = [getattr(config, name) for config in configs]

@@ -161,7 +161,7 @@ def _kind_of(mode: int) -> str:
 
 
 def _is_at(path: Path, status: os.stat_result) -> bool:
-    """Return whether the file at a path is the same file that had this status."""
+    """Return whether the file that is now at this path is the one with this status."""
     try:
         return os.path.samestat(os.lstat(path), status)
     except FileNotFoundError:
@@ -170,7 +170,10 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Add the path to an OSError in the block that names no file, such as that of a full disk."""
+    """Name the path in errors of the block.
+
+    The path is added to an OSError that names no file, such as that of a full disk.
+    """
     try:
         yield
     except OSError as error:
@@ -219,7 +222,7 @@ def check_json(content: object) -> None:
 
 
 def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
-    """Return data as JSON: on one line, or with `indent` on indented lines. NaN becomes null."""
+    """Return data as one line of JSON. `indent` gives indented lines instead. NaN becomes null."""
     return json.dumps(_strict(content), indent=indent, allow_nan=False) + "\n"
 
 

@@ -188,8 +188,7 @@ def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor
 def _blank_like(
     run: Run, config: TrainConfig, dataset: Dataset, model: DiscreteVAE | MakeModel | None
 ) -> DiscreteVAE:
-    """Return a model into which the weights of a run can be loaded. Its own weights do not matter.
-    """
+    """Return a model with the structure of a run, into which the run's weights can be loaded."""
     if model is None and config.structure:
         raise ValueError(
             f"{run.path} is a run of your own model {config.network!r}, which cannot be loaded by "
@@ -210,9 +209,9 @@ def _blank_like(
 def own_data(
     config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None
 ) -> Dataset | None:
-    """Return the user's own data set, or None if the configuration names one of the catalog.
+    """Return the user's own data set, or None if the run uses a data set of the catalog.
 
-    If no data set is given, it is read from the path in the configuration.
+    The user's data set is `given`, or else it is read from the path `config.dataset`.
     """
     if given is not None:
         return load(given, data_dir) if isinstance(given, str | Path) else as_dataset(given)
@@ -224,8 +223,8 @@ def _data_of(
 ) -> Dataset:
     """Return the data set of a run.
 
-    This is the given data set, or the data set that the configuration names, or the user's file
-    whose path the run has recorded.
+    This is `given`, or else a data set of the catalog, or else the user's file whose path the run
+    has recorded.
     """
     if given is None and config.dataset in DATASETS:
         return load(config.dataset, data_dir)

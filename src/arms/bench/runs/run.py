@@ -307,7 +307,7 @@ class Run:
         return model_of(state)
 
     def checkpoint(self) -> dict[str, Tensor] | None:
-        """Return the newest intact checkpoint, for `Trainer.load_state`, or None if there is none.
+        """Return the newest intact checkpoint for `Trainer.load_state`, or None if there is none.
         """
         found = map(self._read_checkpoint, CHECKPOINTS)
         return next((state for state in found if state is not None), None)
@@ -418,12 +418,12 @@ def is_complete(record: Record, replicas: int) -> bool:
 
 
 def _is_count(content: object) -> bool:
-    """Return whether JSON data is a valid number of steps or images."""
+    """Return whether JSON data is a whole number of at least 1, as for steps and images."""
     return type(content) is int and 1 <= content < 2**63
 
 
 def _expected_result(result: Record, replicas: int) -> str:
-    """Return what a result.json should contain and what it contains, or "" if it is valid."""
+    """Describe an error in the content of a result.json, or return "" if there is none."""
     bounds = result.get("bounds")
     splits = bounds.values() if isinstance(bounds, dict) else ()
     if not splits or not all(isinstance(by_count, dict) for by_count in splits):

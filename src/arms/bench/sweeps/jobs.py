@@ -90,7 +90,7 @@ def plan(
 
 
 def plan_lines(jobs: Sequence[Job]) -> list[str]:
-    """Return a line for each job, and a final line for all jobs."""
+    """Return one line of text for each job, and a last line with the total."""
     lines = [f"{index}/{len(jobs)} {job.line()}" for index, job in enumerate(jobs, 1)]
     counts = Counter(task.state for job in jobs for task in job.tasks)
     shown = [f"{counts[state]} {state}" for state in STATES if counts[state]]
@@ -135,10 +135,11 @@ def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
 
 
 def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Sequence[Run]) -> Task:
-    """Return the task for a configuration, given the existing runs of this experiment.
+    """Return the task for a configuration, given the existing runs of this configuration.
 
-    `here` are the runs in the output folder, and `elsewhere` those in other folders and archives. A
-    finished run is preferred, and then a run with the requested precision.
+    The runs `here` are in the output folder, and the runs `elsewhere` in other folders and
+    archives. They may have another precision. A finished run is preferred, and then a run with the
+    requested precision.
     """
     finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
     if not finished and not here:

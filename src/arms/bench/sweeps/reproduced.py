@@ -1,6 +1,6 @@
 """The page "The paper, reproduced", which compares all numbers of the paper with ours.
 
-`arms sweep paper` writes it, in Markdown, from archives and the paper's numbers.
+`arms sweep paper` writes this Markdown page from archives and the paper's numbers.
 """
 
 import math
@@ -203,8 +203,7 @@ def coverage(numbers: Sequence[Beside]) -> str:
 
 
 def conclusion(numbers: Sequence[Beside]) -> str:
-    """Return the section of conclusions: a list of findings, and a table by data set and network.
-    """
+    """Return the section of conclusions: findings, and a table by data set and network."""
     elbo = [one for one in numbers if one.number.table not in BOUND_TABLES]
     bound = [one for one in numbers if one.number.table in BOUND_TABLES and not is_repeated(one)]
     points = [
@@ -248,8 +247,8 @@ def is_repeated(one: Beside) -> bool:
 def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
     """Return how many of our numbers are close to the paper's, and all absolute differences.
 
-    A number is close within FAR standard errors. It is counted twice: first with the paper's ± as a
-    standard deviation over runs, and then with the ± as a standard error.
+    A number is close if it is within FAR standard errors. The first count takes the paper's ± as a
+    standard deviation over runs, and the second count takes the ± as a standard error.
     """
     near, near_if_errors = (
         sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers)
@@ -309,7 +308,7 @@ def disarm(numbers: Sequence[Beside]) -> str:
 
 
 def against_loorf(numbers: Sequence[Beside]) -> str:
-    """Compare the advantage of ARMS over LOORF in the paper and in our runs."""
+    """Compare how far ARMS is above LOORF, in the paper and in our runs."""
     parts = []
     for name in ("arms-dirichlet", "arms-gaussian"):
         gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_paper, in_our_runs))
@@ -342,7 +341,7 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
 
 
 def against_vimco(numbers: Sequence[Beside]) -> str:
-    """Compare the advantage of multi-sample ARMS over VIMCO in the paper and in our runs."""
+    """Compare how far multi-sample ARMS is above VIMCO, in the paper and in our runs."""
     gap_printed, gap_ours = (
         gaps(numbers, "arms-ms-dirichlet (unfolded)", of, "vimco") for of in (in_paper, in_our_runs)
     )
@@ -405,7 +404,7 @@ def above(differences: Sequence[float]) -> str:
 
 
 def up(value: float) -> str:
-    """Return a number with two decimals, rounded up."""
+    """Return a number as text with two decimals, rounded up."""
     return f"{math.ceil(100 * value) / 100:.2f}"
 
 
@@ -496,7 +495,7 @@ def remarks(groups: Sequence[Group]) -> list[str]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
+    """Return a Markdown table with these headings and rows."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 

@@ -59,7 +59,8 @@ def sweep(
     as diverged, and returned like the others.
 
     Args:
-        configs: The configurations. The data set of each may be a path of your own images.
+        configs: The configurations. The `dataset` of a configuration may be the path of your own
+            images.
         output: Folder of new runs. Finished runs in it are kept, and unfinished runs are resumed.
         engine: `here` (this process), `processes`, `ray`, or an engine from
             `arms.bench.sweeps.engines` that you configured, such as `Here("cpu")`.

@@ -54,7 +54,7 @@ class Settings:
 
 
 class SweepEngine(Protocol):
-    """The interface of an engine, which trains jobs. Use it in a `with` block."""
+    """The interface of engines, which train jobs. Use an engine in a `with` block."""
 
     on_gpu: bool  # whether jobs run on GPUs, where ensembles save time
     in_background: bool = True  # whether `start` returns before the job has ended
