@@ -87,7 +87,7 @@ def main() -> None:
             _discard_output()  # stdout may be on a full disk
         where = f"cannot use {error.filename}: " if error.filename else ""
         _end(f"{where}{error.strerror or error}: choose another path, or correct this problem")
-    except KeyboardInterrupt as stop:  # the message says which step was saved, if any
+    except KeyboardInterrupt as stop:  # its argument says which step was saved, if any
         saved = f"; {stop}: the same command resumes from there" if stop.args else ""
         _end(f"stopped{saved}", 130 if type(stop) is KeyboardInterrupt else 143)
 

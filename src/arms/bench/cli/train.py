@@ -104,7 +104,7 @@ def train(
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
         place = "set the parent folder with --runs"
         raise ValueError(f"--name must be a folder name without a path, got {name!r}: {place}")
-    if model:  # treated as a network with hidden layers, and it has its own initial weights
+    if model:  # presets treat your model as nonlinear, and do not scale its initial weights
         given = {"network": "nonlinear", "encoder_scale": 1.0} | given
     each = [given | {"estimator": one} for one in together] or [given]
     asked = [TrainConfig(**one) if preset == "none" else apply_preset(preset, one) for one in each]

@@ -110,7 +110,7 @@ def style_of(estimator: str) -> Style:
     """
     if estimator in STYLES:
         return STYLES[estimator]
-    # Derived styles are black, which no entry uses.
+    # Derived styles are black. No entry of STYLES is black.
     index = zlib.crc32(estimator.encode())
     marker = MARKERS[index // len(DASHES) % len(MARKERS)]
     return Style(BLACK, list(DASHES)[index % len(DASHES)], marker)

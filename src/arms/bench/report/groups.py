@@ -54,8 +54,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in the seed and in the number of replicas. Their replicas are pooled.
-    """
+    """Runs that differ only in the seed and in the number of replicas. Their replicas are pooled."""
 
     label: str
     estimator: str

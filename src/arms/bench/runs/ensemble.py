@@ -137,7 +137,7 @@ class Member:
         if alone:
             state = self.run.checkpoint()
             self.states = {} if state is None else {step_of(state): state}
-        else:  # after a crash, the checkpoints of runs in an ensemble may differ by one save
+        else:  # after a crash, the newest checkpoints of the runs may be one save apart
             self.states = self.run.checkpoints()
         # After a crash during the first save, some runs have no checkpoint, and all start again.
         if not self.states or not (alone or self.run.has(PREVIOUS)):

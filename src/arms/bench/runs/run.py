@@ -307,8 +307,7 @@ class Run:
         return model_of(state)
 
     def checkpoint(self) -> dict[str, Tensor] | None:
-        """Return the newest intact checkpoint for `Trainer.load_state`, or None if there is none.
-        """
+        """Return the newest intact checkpoint for `Trainer.load_state`, or None."""
         found = map(self._read_checkpoint, CHECKPOINTS)
         return next((state for state in found if state is not None), None)
 

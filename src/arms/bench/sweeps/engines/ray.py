@@ -97,7 +97,7 @@ class RayCluster(SweepEngine):
 
 
 def _run_job(job: Job, settings: Settings, device: str, threads: int) -> Outcome:
-    # Ray cancels tasks by SIGINT, which clusters that were started in the background ignore.
+    # Ray cancels a task by SIGINT. A cluster that was started in the background ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return base.run_in_worker(job, settings, device, threads)
 
