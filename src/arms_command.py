@@ -1,4 +1,7 @@
-"""Start the `arms` command, and print one line if Ctrl-C interrupts its imports."""
+"""Start the `arms` command.
+
+If Ctrl-C interrupts its imports, or if a package is not installed, print only one line.
+"""
 
 import os
 import sys
@@ -20,8 +23,9 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Make stdout and stderr accept all output, even if a caller closed them."""
-    # Otherwise, the next file that is opened, such as a checkpoint, gets a closed stream's number.
+    """Open standard streams that the caller closed, and let stdout accept all characters."""
+    # Otherwise, the next file that is opened, such as a checkpoint, would get the number of a
+    # closed stream, and output would be written into it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)  # the processes of a sweep need the streams too
     os.close(descriptor)

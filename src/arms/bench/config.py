@@ -27,17 +27,18 @@ Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
 IDENTITY_VERSION = 4
 """Version of the identity. Increase it if the meaning of existing fields changes. Do not change the
-defaults of `TrainConfig`, because identities are relative to them."""
+defaults of `TrainConfig`, because an identity lists only the fields that differ from them."""
 RETIRED_FIELDS = (("layer_samples", "chains"),)
-"""Fields that were removed, with the value that corresponds to the current behavior."""
+"""Removed fields, each with the value that describes the current behavior. Runs with another value
+can no longer be read."""
 LEAST = {"seed": 0, "warmup_steps": 0, "decay_every": 0, "evaluate_every": 0, "categories": 2}
-"""The smallest value of integer fields whose minimum is not 1."""
+"""The smallest valid values of these integer fields. For all other integer fields, it is 1."""
 MAY_BE_ZERO = ("prior_learning_rate", "temperature")
-"""Floating-point fields that may also be 0."""
+"""Floating-point fields that may be 0. All others must be positive."""
 
 
 class _Group:
-    """A group of fields. The type of each field is checked, and then `check` is called."""
+    """A group of fields. A new object checks the type of each field, and then calls `check`."""
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -59,7 +60,7 @@ class _Group:
         self.check()
 
     def check(self) -> None:
-        """Raise if the values of different fields are inconsistent."""
+        """Raise ValueError if fields contradict each other."""
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -67,7 +68,7 @@ class _Group:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(_Group):
-    """The data."""
+    """Settings of the data."""
 
     dataset: str = "digits"
     """A data set by name (see `arms data list`), an .npz or .npy file, or a folder of images."""
@@ -77,23 +78,25 @@ class DataConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig(_Group):
-    """The model."""
+    """Settings of the model."""
 
     network: str = "linear"
-    """Hidden layers: linear has none, nonlinear has 200 and 200, and pyramid has 512 and 256,
-    reversed in the decoder. For your own model, this is its name."""
+    """Hidden layers: linear has none, nonlinear has two of 200 units, and pyramid has 512 and 256
+    units (256 and 512 in the decoder). For your own model, this is its name."""
     latents: int = 200
     """Number of latent variables. Each is a bit, or a choice among `categories`."""
     layers: tuple[int, ...] = ()
-    """Numbers of latents in each stochastic layer, starting nearest the image, such as 200 200."""
+    """Number of latents in each stochastic layer, such as 200 200. The first layer is the one next
+    to the image. Empty for a single layer."""
     categories: int = 2
     """Number of categories of each latent variable; 2 makes them bits."""
     likelihood: Likelihood = "bernoulli"
-    """Pixels are bits; gray values with normal noise of standard deviation 0.1; categories of gray;
-    gray values in the likelihood of bits; or gray values from -1 to 1 with a learned variance per
-    pixel."""
+    """bernoulli: pixels are bits. gaussian: gray values with normal noise of standard deviation
+    0.1. categorical: each gray level is a category. gray: gray values in the likelihood of bits.
+    scaled-gaussian: gray values from -1 to 1 with a learned variance per pixel."""
     inputs: Inputs = "centered"
-    """Networks get pixels minus their means, and bits as -1 and 1; or raw pixels and bits."""
+    """What networks get. centered: pixels minus their means, and bits as -1 and 1. raw: pixels and
+    bits as they are."""
     encoder_scale: float = 1.0
     """Factor on the initial weights of the encoder's last layer. A larger factor gives initial
     probabilities closer to 0 and 1."""
@@ -143,15 +146,16 @@ class EstimatorConfig(_Group):
     num_samples: int = 4
     """Samples per image and step. Some estimators need more evaluations (see `arms estimators`)."""
     folded: bool = True
-    """Whether estimators of the bound include the direct term; False is as in the papers."""
+    """Whether an estimator of the bound handles the direct term together with the score part.
+    False, as in the papers, adds the direct term separately."""
     decoder_samples: DecoderSamples = "all"
     """Samples that train the decoder and the prior: all, or one extra sample. Estimators of a bound
     always use all."""
     kl: KL = "sampled"
-    """How the KL divergence from the prior is computed: as part of the estimated objective, or in
-    closed form."""
+    """How the KL divergence from the prior is computed. sampled: as part of the estimated
+    objective. analytic: in closed form."""
     temperature: float = 0.0
-    """Temperature of a biased estimator; 0 means its default."""
+    """Temperature of a biased estimator; 0 means the default of the estimator."""
 
     def check(self) -> None:
         name, options = resolve(self.estimator)  # an alias must give the same run
@@ -185,12 +189,12 @@ class EstimatorConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(_Group):
-    """The training."""
+    """Settings of the training."""
 
     replicas: int = 1
     """Number of models with different seeds that are trained at once."""
     steps: int = 10_000
-    """Optimization steps."""
+    """Number of optimization steps."""
     seed: int = 0
     """Seed of all randomness: weights, batches, pixels and samples."""
     learning_rate: float = 1e-4
@@ -198,17 +202,17 @@ class OptimizerConfig(_Group):
     prior_learning_rate: float = 1e-2
     """Learning rate of the prior's logits; 0 keeps the prior uniform."""
     schedule: Schedule = "constant"
-    """Learning rates are constant, decrease to 0 along a cosine, or are multiplied by
-    `decay_factor` every `decay_every` steps."""
+    """constant: learning rates do not change. cosine: they decrease to 0 along a cosine. step: they
+    are multiplied by `decay_factor` every `decay_every` steps."""
     warmup_steps: int = 0
     """Number of initial steps in which learning rates increase linearly."""
     decay_every: int = 0
-    """Steps between two reductions, for the schedule `step`."""
+    """Number of steps between two reductions of the learning rates, with the schedule `step`."""
     decay_factor: float = 0.1
-    """Factor of each reduction, for the schedule `step`."""
+    """Factor on the learning rates at each reduction, with the schedule `step`."""
     precision: Precision = "highest"
-    """Matrix products on a GPU: highest uses float32, high uses TF32, and medium uses TF32, and
-    bfloat16 in gradients."""
+    """Precision of matrix products on a GPU. highest: float32. high: TF32. medium: bfloat16 in
+    gradients, and TF32 elsewhere."""
 
     def check(self) -> None:
         steps, warmup, every, cuts = (
@@ -228,12 +232,13 @@ class OptimizerConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationConfig(_Group):
-    """How often a run is evaluated and recorded, which does not affect its results."""
+    """How often a run is recorded and evaluated. These settings do not affect its results."""
 
     report_every: int = 100
-    """Steps between two records of the metrics."""
+    """Number of steps between two records of the metrics."""
     evaluate_every: int = 0
-    """Steps between test evaluations, a multiple of `report_every`; 0 means only at the end."""
+    """Number of steps between two evaluations on test images, a multiple of `report_every`; 0 means
+    only at the end."""
     evaluate_images: int = 500
     """Number of test images per evaluation during training. The final evaluation uses all."""
 
@@ -249,7 +254,7 @@ OBSERVATION = tuple(field.name for field in fields(ObservationConfig))
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConfig, DataConfig):
-    """All settings of a run: those that affect its results, and those of its records.
+    """All settings of a run. All of them affect its results, except those of `ObservationConfig`.
 
     The defaults are those of the paper, except for the decoder's gradient.
     """
@@ -281,7 +286,11 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
     def build_model(
         self, pixel_mean: Tensor, levels: int, device: str = "cpu", *, blank: bool = False
     ) -> DiscreteVAE:
-        """Build the network for these images; `blank` sets all weights to zero."""
+        """Build the built-in model of this configuration for a data set.
+
+        `pixel_mean` and `levels` are the pixel means and the number of gray levels of the data set.
+        `blank` sets all weights to zero.
+        """
         latents, likelihood = self.layers or self.latents, LIKELIHOODS[self.likelihood](levels)
         sizes = (latents, pixel_mean, self.replicas, None if blank else self.seed, device)
         form = (self.categories, likelihood, self.encoder_scale)
@@ -294,7 +303,7 @@ def _require(holds: object, message: str) -> None:
 
 
 def latents_in_words(config: TrainConfig) -> str:
-    """Describe the number of latents in words.
+    """Return the number of latents as text. If they are not bits, add the number of categories.
 
     >>> latents_in_words(TrainConfig(latents=20, categories=10)), latents_in_words(TrainConfig())
     ('20x10', '200')
@@ -305,7 +314,8 @@ def latents_in_words(config: TrainConfig) -> str:
 def identity(config: TrainConfig) -> dict[str, object]:
     """Return a run's identity: fields that affect its results and differ from their defaults.
 
-    A new field leaves the identities of existing runs unchanged if its default is the old behavior.
+    Adding a field does not change the identities of existing runs, if the default of the new field
+    is the old behavior.
 
     >>> identity(TrainConfig(seed=3, report_every=10))
     {'schema': 4, 'seed': 3}
@@ -316,12 +326,12 @@ def identity(config: TrainConfig) -> dict[str, object]:
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
-    """Return a short digest of an identity."""
+    """Return the SHA-256 digest of an identity, in hexadecimal."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, object]]:
-    """Return the fields in which two identities differ, each with both values.
+    """Return the fields that affect results and differ, each with the values of `one` and `other`.
 
     >>> difference(TrainConfig(seed=3, report_every=10), TrainConfig())
     {'seed': (3, 0)}
@@ -331,7 +341,9 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
 
 
 def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
-    """Return whether `one` continues `other` with more steps. With a cosine schedule, none does.
+    """Return whether `one` is the run `other` with more steps.
+
+    With a cosine schedule the result is False, because the number of steps then affects every step.
 
     >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
     True
@@ -341,12 +353,12 @@ def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
 
 
 def _deciding(config: TrainConfig) -> dict[str, object]:
-    """Return the fields that affect the results of a run."""
+    """Return {name: value} for the fields that affect the results of a run."""
     return {name: value for name, value in asdict(config).items() if name not in OBSERVATION}
 
 
 def run_name(config: TrainConfig) -> str:
-    """Return a readable name for a run, made unique by a digest.
+    """Return a readable folder name for a run. A digest of the run's identity makes it unique.
 
     >>> run_name(TrainConfig())
     'digits-linear-arms-n4-r1-seed0-a231e32c'

@@ -16,17 +16,21 @@ from arms.estimators import Estimator
 from arms.targets import log_mean_exp
 
 DECODER_ROWS_AT_ONCE = {"cpu": 8192, "cuda": 262_144}
-"""Number of decoder rows per call: efficient, but small enough for memory."""
+"""The most rows that the decoder gets in one call, by kind of device: large enough to be fast, and
+small enough for its memory."""
 SAMPLES_AT_ONCE = 4
-"""Number of samples per chunk, the same for all K so that results do not depend on K."""
+"""Number of samples that are drawn at once. It is the same for every K, so that the first samples
+do not depend on K."""
 
 
 def final_bounds(
     model: DiscreteVAE, dataset: Dataset, config: TrainConfig, images: int | None = None
 ) -> dict[str, Any]:
-    """Compute the content of result.json: bounds for K = 1, n/2, n, and on test images K = 100.
+    """Return the content of result.json, which has the final bounds of a trained model.
 
-    If not all images are used, the result contains the number of images per split.
+    The bounds on every split have K = 1, n/2 and n, where n is the number of samples in training.
+    The test split also has K = 100. With `images`, only the first images of each split are used,
+    and the content says how many.
     """
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
     bounds = {}
@@ -53,11 +57,11 @@ def evaluate(
         dataset: The data set.
         split: "train", "valid" or "test".
         sample_counts: The values of K; 1 is the ELBO.
-        seed: The seed of the pixels' bits and the samples.
-        images: The number of first images of the split to use; all by default.
+        seed: The seed with which pixels are drawn as bits, and latents are sampled.
+        images: How many images to use, from the first image of the split on; all by default.
 
     Returns:
-        The bound of each replica in nats, by K.
+        For each K, a list with the bound of every replica, in nats.
     """
     device = model.prior.device
     rows: Tensor = getattr(dataset, split)[:images].to(device)
@@ -73,10 +77,12 @@ def bounds(
     sample_counts: Sequence[int],
     generator: Generator,
 ) -> dict[int, Tensor]:
-    """Compute the K-sample bound in nats for several K, averaged over images `[images, pixels]`.
+    """Return the K-sample bound of every replica in nats, `[R]`, for each K in `sample_counts`.
 
-    All tensors are on the device of the model. The pixels are drawn once, and every K uses the
-    first K samples of the same draw. A bound therefore does not depend on the other values of K.
+    A bound is the mean over all images, which are gray levels `[images, pixels]`. The images and
+    the generator must be on the device of the model. The pixels are drawn once, and every K uses
+    the first K samples of the same draw. A bound therefore does not depend on the other values of
+    K.
     """
     counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
     if not counts:
@@ -86,7 +92,8 @@ def bounds(
     totals = {count: zeros.clone() for count in counts}
     rows_at_once = DECODER_ROWS_AT_ONCE.get(device.type, DECODER_ROWS_AT_ONCE["cpu"])
     parts = images.split(max(1, rows_at_once // (SAMPLES_AT_ONCE * model.replicas)))
-    # Each part has its own seed, so its noise does not depend on the samples of earlier parts.
+    # Each part has its own seed, so that its noise does not depend on how many samples earlier
+    # parts drew.
     seeds = torch.randint(2**62, (len(parts),), generator=generator, device=device).tolist()
     with torch.no_grad(), evaluating(model):
         for rows, seed in zip(parts, seeds, strict=True):
@@ -110,10 +117,11 @@ def logit_gradient_variances(
     evaluations: int | None = None,
     repeats: int = 1000,
 ) -> VarianceTable:
-    """Compare the gradient variance of estimators at a model's parameters.
+    """Compare the gradient variances of estimators at the current parameters of a model.
 
-    x is one minibatch of pixels, float `[R, B, pixels]`. The variance does not include the noise of
-    the minibatch. The other arguments are those of `arms.variance`.
+    The gradient is that with respect to the logits of q(b|x). x is one minibatch of pixels, float
+    `[R, B, pixels]`. The variance is over the samples of the latents, and does not include the
+    choice of the minibatch. The other arguments are those of `arms.variance`.
     """
     if len(model.layers) > 1:
         what = "gradient variances can be compared for models of one stochastic layer only"
@@ -136,8 +144,8 @@ def logit_gradient_variances(
 def _log_weights(
     model: DiscreteVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
 ) -> Tensor:
-    """Compute the log-weights `[count, R, B]` of samples from q(b|x), in chunks."""
-    # Allocate the result first, so that a count that does not fit into memory fails at once.
+    """Draw samples from q(b|x), a few at a time, and return their log-weights `[count, R, B]`."""
+    # Allocate the result first, so that a `count` too large for memory fails at once.
     weights = logits.new_empty(count, *x.shape[:-1])
     for start in range(0, count, SAMPLES_AT_ONCE):
         # Samples are drawn in whole blocks, and the last block is cut. The first samples therefore

@@ -1,4 +1,4 @@
-"""Configurations for the figures and tables of the ARMS paper, and from TOML files.
+"""The runs for the figures and tables of the ARMS paper, and runs that TOML files define.
 
 In a TOML file, a list of values means one run for each value. For example,
 
@@ -6,8 +6,8 @@ In a TOML file, a list of values means one run for each value. For example,
     estimator = ["arms", "loorf"]
     seed = [0, 1, 2]
 
-defines six runs. Each table `[[runs]]` adds further combinations, which also use the values above
-the tables.
+defines six runs. A file may also have several tables `[[runs]]`. Each table then defines its own
+runs in this way, and the values above the first table apply to all of them.
 """
 
 import tomllib
@@ -30,7 +30,7 @@ NETWORKS = ("linear", "nonlinear")
 BUDGETS = (4, 6, 8, 10)
 ELBO_ESTIMATORS = ("arms-dirichlet", "arms-gaussian", "arms", "loorf", "disarm", "relax")
 BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vimco")
-"""Estimators of the bound as in their papers, without folding."""
+"""Estimators of the bound, as in their papers (not folded)."""
 FIELDS = tuple(one.name for one in fields(TrainConfig) if one.name != "structure")
 
 
@@ -47,7 +47,7 @@ CHANGES: Mapping[Scale, Mapping[str, Any]] = {
 
 
 def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> list[TrainConfig]:
-    """Return copies of `base` with all combinations of values for some fields.
+    """Return a copy of `base` for every combination of the values listed in `choices`.
 
     >>> choices = {"estimator": ["arms", "loorf"], "seed": [0, 1]}
     >>> [config.seed for config in combinations(choices, TrainConfig())]
@@ -57,7 +57,9 @@ def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> lis
 
 
 def products(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of values. A key with commas names fields that change together.
+    """Return all combinations of the listed values, each as {field: value}.
+
+    A key with commas names several fields, whose values are listed together as tuples.
 
     >>> products({"seed": [0, 1], "estimator,num_samples": [("loorf", 3)]})[1]
     {'seed': 1, 'estimator': 'loorf', 'num_samples': 3}
@@ -73,23 +75,23 @@ def products(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The runs of a table or figure: all combinations of values for some fields."""
+    """The runs of a table or figure: one for every combination of the values in `choices`."""
 
     choices: Mapping[str, Sequence[Any]]
     small: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values that replace some of these fields at scales below the paper's."""
+    """Values that replace those in `choices`, at all scales except `paper`."""
     preset: str = "paper"
     changes: Mapping[Scale, Fields] = field(default_factory=lambda: CHANGES)
 
     def configs(self, scale: Scale) -> list[TrainConfig]:
-        """Return the configurations at a scale, without duplicates."""
+        """Return the configurations of the runs at a scale, without duplicates."""
         choices = {**self.choices, **(self.small if scale != "paper" else {})}
         changed = self.changes[scale]
         found = [apply_preset(self.preset, {**given, **changed}) for given in products(choices)]
         return list(dict.fromkeys(found))
 
     def only(self, **choices: Sequence[Any]) -> "Sweep":
-        """Return the part of these runs that has the given values of some fields."""
+        """Return a sweep with only those runs that have the given values of some fields."""
         return replace(self, choices={**self.choices, **choices})
 
 
@@ -99,21 +101,21 @@ Drawing: TypeAlias = Callable[[Scale, Path], list[Path]]
 
 @dataclass(frozen=True)
 class Experiment:
-    """A figure or table of the paper, or the runs of another paper's protocol."""
+    """A figure or table of the ARMS paper, or the runs of another paper's protocol."""
 
     description: str
     source: Sweep | Drawing
 
 
 def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
-    """Draw the exact correlation of every coupling against p."""
+    """Draw the exact correlation of every coupling against p, and return the files."""
     from arms.bench.report.paper_figures import correlation_curves, write_correlations
 
     return write_correlations(correlation_curves(), folder)
 
 
 def draw_toy(scale: Scale, folder: Path) -> list[Path]:
-    """Measure the toy problem, and draw its figures."""
+    """Measure gradient variances on the toy problem, draw its figures, and return the files."""
     from arms.bench.report.paper_figures import write_toy
 
     budgets, replicas = ((2, 4), 100) if scale == "smoke" else (toy.BUDGETS, 1000)
@@ -122,7 +124,8 @@ def draw_toy(scale: Scale, folder: Path) -> list[Path]:
 
 _GRID = {"dataset": DATASETS, "network": NETWORKS, "num_samples": BUDGETS}
 ELBO = Sweep({**_GRID, "estimator": ELBO_ESTIMATORS}, {"num_samples": [4]})
-# With 4 samples, only two samples on the bound are coupled, and all couplings are equal.
+# With n = 4, estimators of the bound couple only two samples, for which all couplings are equal.
+# Smaller scales therefore use n = 8.
 BOUND = Sweep({**_GRID, "estimator": BOUND_ESTIMATORS}, {"num_samples": [8]})
 LINEAR, NONLINEAR = ELBO.only(network=["linear"]), ELBO.only(network=["nonlinear"])
 BOUND_LINEAR, BOUND_NONLINEAR = BOUND.only(network=["linear"]), BOUND.only(network=["nonlinear"])
@@ -136,9 +139,9 @@ RODEO_ESTIMATORS = {
         *(("relax", 2), ("midpoint", 2), ("flips", 2)),
     ),
 }
-"""Estimators with their n, grouped by evaluations of the model per image."""
+"""Pairs of estimator and n, by the number of evaluations of the model per image and step."""
 RODEO_LAYERED = ("loorf", "disarm", "arms", "midpoint")
-"""The estimators above that can train several layers."""
+"""Estimators of RODEO_ESTIMATORS that can train several layers."""
 REINMAX_ESTIMATORS = ("st", "st-gumbel", "reinmax", "flips")
 _LAPTOP = {"replicas": 2, "steps": 5000, "report_every": 50, "evaluate_images": 200}
 _SMOKE = {**CHANGES["smoke"], "warmup_steps": 0}
@@ -147,7 +150,7 @@ PROTOCOL_CHANGES: Mapping[Scale, Fields] = {
     "laptop": {**_LAPTOP, "evaluate_every": 500},
     "paper": CHANGES["paper"],
 }
-"""Changes to the runs of other papers' protocols at each scale."""
+"""Changes at each scale to runs of the protocols of other papers."""
 _PAIR, _PIXELS = "estimator,num_samples", ("bernoulli", "scaled-gaussian")
 RODEO_SWEEPS = {
     f"rodeo-{evaluations}": Sweep(
@@ -201,7 +204,7 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def find_source(name: str, scale: Scale) -> Sweep | Drawing:
-    """Return the sweep or drawing of an experiment by name."""
+    """Return the sweep of an experiment, or the function that draws it if it needs no training."""
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     if scale not in SCALES:
@@ -210,7 +213,7 @@ def find_source(name: str, scale: Scale) -> Sweep | Drawing:
 
 
 def configs(name: str, scale: Scale) -> list[TrainConfig]:
-    """Return the runs of a figure or table, or none if it is drawn without training.
+    """Return the configurations of an experiment's runs, or [] if it is drawn without training.
 
     >>> [config.label for config in configs("figure4", "smoke")]
     ['arms-ms-dirichlet (unfolded)', 'arms-ms (unfolded)', 'disarm-ms (unfolded)', 'vimco']
@@ -220,7 +223,10 @@ def configs(name: str, scale: Scale) -> list[TrainConfig]:
 
 
 def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
-    """Return the runs of a named experiment at a scale, or of a TOML file."""
+    """Return the configurations of the runs of an experiment or of a TOML file.
+
+    `what` is the name of the experiment, or the path of the file. Only an experiment uses `scale`.
+    """
     if what in EXPERIMENTS:
         if found := configs(what, scale):
             return found
@@ -233,7 +239,7 @@ def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
 
 
 def read_sweep(path: Path | str) -> list[TrainConfig]:
-    """Read the runs of a TOML file. Errors name the file."""
+    """Return the configurations of the runs that a TOML file defines. Errors name the file."""
     try:
         return list(_configs(tomllib.loads(Path(path).read_text(encoding="utf-8"))))
     except RecursionError:

@@ -37,7 +37,7 @@ class Metric:
 
     @property
     def axis_label(self) -> str:
-        """The quantity with its unit."""
+        """The label of an axis: the quantity, and its unit in parentheses."""
         return f"{self.quantity} ({self.unit})" if self.unit else self.quantity
 
 
@@ -111,7 +111,9 @@ METRICS: Mapping[str, Metric] = {
 
 
 def stopping_values(record: Record) -> dict[str, list[float | None]]:
-    """Return the values in a record that can stop a replica if they are not finite.
+    """Return those metrics of a record that stop a replica if they are not finite.
+
+    The result is {key of the metric: list with the value of each replica}.
 
     >>> stopping_values({"step": 10, "train_elbo": [-1.0, None]})
     {'train_elbo': [-1.0, None]}
@@ -121,12 +123,12 @@ def stopping_values(record: Record) -> dict[str, list[float | None]]:
 
 
 def surviving(values: Sequence[float | None]) -> list[float]:
-    """Return the values of replicas that have not stopped."""
+    """Return the values of the surviving replicas. A stopped replica has the value None."""
     return [value for value in values if value is not None]
 
 
 def is_values(content: object) -> bool:
-    """Return whether JSON data is a list with a finite number, or null, per replica.
+    """Return whether JSON data is a list in which every entry is a finite number or null.
 
     >>> is_values([-1.5, None, 2]), is_values([1e999]), is_values([10**400]), is_values(-1.5)
     (True, False, False, False)
@@ -138,7 +140,7 @@ def is_values(content: object) -> bool:
 
 
 def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:
-    """Return the stopped replicas, each with the step of its first record without a value.
+    """Return {replica: step of its first record without a value} for all stopped replicas.
 
     >>> stopped_replicas([{"step": step, "train_elbo": [-1.0, None]} for step in (10, 20)])
     {1: 10}

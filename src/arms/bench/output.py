@@ -44,25 +44,29 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud
 LONGEST_NAME = 255  # characters; no file system allows a longer name
 LONGEST_WORD = 1000  # characters; few paths are longer
 MIN_WIDTH = 40
-"""The smallest width for tables. With COLUMNS=0, rich would print nothing."""
+"""The smallest width of the console, in characters. With COLUMNS=0, rich would print nothing."""
 LONGEST_HIGHLIGHTED = 1000
-"""The longest word in which rich highlights numbers, because the time is quadratic."""
+"""The longest text in which rich highlights numbers, because this takes time quadratic in the
+length."""
 LINES_OF_A_RUN = 10
-"""The number of log lines per run, if the run is not slow."""
+"""The number of log lines of a run. A slow run prints more lines (LINE_SECONDS)."""
 LINE_SECONDS = 30.0
-"""The longest time without a log line for a slow run, rounded up to its next record."""
+"""If a run has not printed a log line for this long, its next record prints one."""
 
 
 # ---- numbers and names as text
 
 
 def is_drawable(value: float) -> bool:
-    """Return whether a number is finite, and small enough for means and axes."""
+    """Return whether a number is finite, and small enough to be averaged and drawn."""
     return math.isfinite(value) and abs(value) < LARGEST
 
 
 def format_mean_std(values: Sequence[float | None]) -> str:
-    """Format mean, standard deviation and number of the surviving replicas."""
+    """Return mean ± standard deviation of the surviving replicas, as text.
+
+    A stopped replica has the value None. If there are any, the text says how many replicas survive.
+    """
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
@@ -73,12 +77,12 @@ def format_mean_std(values: Sequence[float | None]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format a number with two decimals, or with an exponent from a million on."""
+    """Format a number with two decimals; from a million on, with three digits and an exponent."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
-    """Format the mean of a metric over the surviving replicas."""
+    """Return a metric's mean over the surviving replicas as text. Stopped replicas have None."""
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
@@ -86,25 +90,32 @@ def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
 
 
 def format_survivors(values: Sequence[float | None]) -> str:
-    """Return the number of surviving replicas in parentheses, or "" if all survive."""
+    """Return the number of surviving replicas in parentheses, or "" if all survive.
+
+    A stopped replica has the value None.
+    """
     count = len(surviving(values))
     return "" if count == len(values) else f" ({count} of {len(values)} replicas)"
 
 
 def printable(text: str) -> str:
-    """Write control characters as text, so that no terminal executes them."""
+    """Return the text with control characters spelled out, so that no terminal executes them."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shorten(name: str) -> str:
-    """Cut a name from a file if it is longer than any file name."""
+    """Return the name. If it has more than LONGEST_NAME characters, cut it, and add its length."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
 
 
 def shorten_words(line: str, words: Iterable[str]) -> str:
-    """Cut long words in a line."""
+    """Return a line in which long words are cut.
+
+    Each of `words` is cut after LONGEST_NAME characters. Any other word is cut if it has
+    LONGEST_WORD characters or more.
+    """
     for word in words:
         for form in (word, repr(word)[1:-1]):
             if len(form) > LONGEST_NAME:
@@ -113,7 +124,7 @@ def shorten_words(line: str, words: Iterable[str]) -> str:
 
 
 def describe_result(result: Record) -> str:
-    """Describe the final bounds of a run on the test set."""
+    """Describe the bounds on test images in one line. `result` is the content of result.json."""
     bounds = result["bounds"].get("test", {})
     shown = [str(count) for count in (1, TEST_BOUND_SAMPLES) if str(count) in bounds]
     parts = [f"K={count} {format_mean_std(bounds[count])}" for count in shown]
@@ -126,23 +137,27 @@ def describe_result(result: Record) -> str:
 
 
 class SafeConsole(Console):
-    """A console that writes control characters as text, and ignores a closed output.
+    """A console that spells out control characters, and stays silent once its reader has left.
 
-    If the output is closed, training continues, and the exit code reports the closed output.
+    If the reader of the output has left, such as `head`, training continues. The exit code then
+    says that output was lost.
     """
 
     reader_left = False
     """Whether the output was closed by its reader."""
 
     def on_broken_pipe(self) -> None:
-        """Stop printing, without ending the process as rich would."""
+        """Stop printing, because the reader has left. (Rich would end the process.)"""
         self.quiet = True
         self.reader_left = True
-        # Otherwise, Python tries to write the rest at exit.
+        # Otherwise, Python would try to write the remaining output at exit, and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Convert a string to rich's text. Rich calls this for all strings."""
+        """Convert a string to a `Text` of rich, with control characters spelled out.
+
+        Rich calls this method for every string that it prints.
+        """
         if len(text) > LONGEST_HIGHLIGHTED:
             options["highlight"] = False
         return super().render_str(printable(text), **options)
@@ -150,7 +165,10 @@ class SafeConsole(Console):
 
 @cache
 def get_console() -> SafeConsole:
-    """Return the console on stdout. All callers share it, so lines appear above progress bars."""
+    """Return the console on stdout, which is the same object for all callers.
+
+    Because it is shared, printed lines appear above progress bars.
+    """
     console = SafeConsole(emoji=False)  # ":car:" in a name stays text
     if console.width < MIN_WIDTH:
         console.width = MIN_WIDTH
@@ -158,27 +176,28 @@ def get_console() -> SafeConsole:
 
 
 def print_markup(line: str) -> None:
-    """Print a line with rich's markup, without line breaks, so that paths can be copied.
+    """Print a line with rich's markup. It is not wrapped, so that paths can be copied.
 
-    Line breaks are written as text, so that the name of a run cannot print further lines.
+    A line break within the line is written as text, so that the name of a run cannot print further
+    lines.
     """
     get_console().print(line.replace("\n", "\\n"), soft_wrap=True)
 
 
 def print_plain(line: str) -> None:
-    """Print a line without interpreting markup."""
+    """Print a line as it is, without interpreting rich's markup."""
     print_markup(escape(line))
 
 
 def print_table(table: Table) -> None:
-    """Print a table; on a narrow terminal, long words are wrapped within their cells."""
+    """Print a table. On a narrow terminal, long words continue on the next line of their cell."""
     for column in table.columns:
         column.overflow = "fold"  # by default, rich cuts long words
     get_console().print(table)
 
 
 def print_paths(paths: Sequence[Path]) -> None:
-    """Print the paths of files that were written."""
+    """Print each path on a line of its own."""
     for path in paths:
         print_markup(f"[bold]{escape(str(path))}")
 
@@ -187,10 +206,10 @@ def print_paths(paths: Sequence[Path]) -> None:
 
 
 class Bars(Progress):
-    """Progress bars for runs, or log lines if the output is not a terminal or a notebook.
+    """Progress bars for runs. If the output is not a terminal or notebook, runs print log lines.
 
-    Bars appear with the first record, so that an error before that is a single line. They fit into
-    80 columns. On stderr there are no log lines.
+    Bars appear with the first record. If an error occurs earlier, no bar is left above its message.
+    Bars fit into 80 columns. With `on_stderr`, there are no log lines.
     """
 
     def __init__(self, *, on_stderr: bool = False) -> None:
@@ -210,7 +229,7 @@ class Bars(Progress):
         self.figures: dict[TaskID, str] = {}
 
     def __enter__(self) -> Self:
-        return self  # the first record starts them
+        return self  # the first record starts the bars
 
     def __exit__(self, *_: object) -> None:
         if self.figures:
@@ -220,7 +239,7 @@ class Bars(Progress):
 
 
 class Watcher:
-    """Shows the records of one run as a bar or as log lines."""
+    """Shows the records of one run, as a progress bar or as log lines."""
 
     def __init__(self, bars: Bars, label: str, steps: int) -> None:
         self._bars, self._label, self._steps = bars, label, steps
@@ -228,7 +247,10 @@ class Watcher:
         self._shown_step, self._shown_at = 0, perf_counter()
 
     def start(self, step: int) -> None:
-        """Log the step at which a run resumes; a bar shows the step itself."""
+        """Print a log line with the step at which the run resumes, unless the step is 0.
+
+        A progress bar needs no such line, because it shows the step.
+        """
         self._shown_step = step
         if step:
             self._print(f"resumes at step {step:,} of {self._steps:,}")
@@ -260,7 +282,7 @@ class Watcher:
 
 
 class SweepBar(Progress):
-    """A progress bar for a sweep, below the printed lines; it is shown only on a terminal."""
+    """A progress bar for a sweep, below the printed lines. It appears only on a terminal."""
 
     def __init__(self, *, hidden: bool = False) -> None:
         console = get_console()
@@ -270,12 +292,15 @@ class SweepBar(Progress):
         self._task = self.add_task("", total=None)
 
     def show(self, ended: int, total: int, text: str) -> None:
-        """Set the bar to `ended` of `total` runs, with a text."""
+        """Set the bar to `ended` of `total` runs, and show `text` beside it."""
         self.update(self._task, completed=ended, total=total, description=text)
 
 
 def figures(record: Record) -> str:
-    """Return the mean of each metric for a progress bar, and the number of replicas."""
+    """Return the text beside a progress bar: the mean of each metric over the surviving replicas.
+
+    If replicas have stopped, the text also says how many survive.
+    """
     alive = min(stopping_values(record).values(), key=lambda values: len(surviving(values)))
     if not surviving(alive):
         return NO_REPLICA_LEFT

@@ -10,15 +10,16 @@ from arms.bench.data import Dataset, observe
 from arms.bench.models import DiscreteVAE
 from arms.bench.runs.files import make_folder, replace_file
 
-PIXEL_SIZE = 3  # width of one pixel in the picture, and of the gap between images
+PIXEL_SIZE = 3  # width in the picture of one pixel of an image, and of the gaps between images
 
 
 def write_samples(
     path: Path | str, model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator
 ) -> None:
-    """Write a PNG with test images, and a row each of reconstructions and samples per replica.
+    """Write a PNG of test images, with reconstructions and with samples from the prior.
 
-    The model must be on the CPU. Each row has `count` images.
+    The first row has test images. Below, each replica has a row of reconstructions of these images,
+    and a row of samples from the prior. Each row has `count` images. The model must be on the CPU.
     """
     from matplotlib.image import imsave
 
@@ -30,7 +31,7 @@ def write_samples(
 
 
 def sample_grid(model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator) -> Tensor:
-    """Return the picture that `write_samples` writes, `[height, width]`, from 0 to 1."""
+    """Return the picture that `write_samples` writes: brightness from 0 to 1, `[height, width]`."""
     with torch.no_grad():
         bits = model.likelihood.binarizes_input
         x = observe(dataset.test[:count], dataset.levels, generator, bits=bits)

@@ -29,12 +29,15 @@ FAST_STARTS: Mapping[tuple[str, bool], Fields] = {
     ("nonlinear", True): {"encoder_scale": 16.0, "learning_rate": 0.005},
     ("nonlinear", False): {"encoder_scale": 1.0, "learning_rate": 0.002},
 }
-"""Initial scale and learning rate with flips, by network, for short and long training.
+"""Factor on initial weights and learning rate, for the estimator flips.
 
-benchmarks/recipe.py chose them with one layer of bits, for 10,000 (nonlinear) or 30,000 steps, and
-for 100,000 steps."""
+A key is the network, and whether training has fewer than FAST_SHORT_STEPS steps.
+benchmarks/recipe.py chose the values with one layer of bits. Short training had 10,000 steps
+(nonlinear) or 30,000 steps (linear), and long training had 100,000 steps.
+"""
 FAST_RATES = {"linear": 6e-3, "nonlinear": 3e-3}
-"""Learning rates for other estimators, chosen by benchmarks/time_to_bound.py."""
+"""Learning rates by network, for estimators other than flips. benchmarks/time_to_bound.py chose
+them."""
 
 _PUBLISHED: Fields = {"batch_size": 100, "inputs": "raw", "prior_learning_rate": 0.0}
 RODEO: Fields = {
@@ -49,11 +52,11 @@ RODEO: Fields = {
 }
 """RODEO's protocol (docs/rodeo.md) for binary pixels and one layer of 200 bits."""
 RODEO_LAYERS: Fields = {"network": "linear", "estimator": "disarm", "num_samples": 2}
-"""Changes for several stochastic layers, whose networks have no hidden layers."""
+"""Changes to RODEO for several stochastic layers, whose networks have no hidden layers."""
 RODEO_FASHION: Fields = {"learning_rate": 3e-4}
-"""Changes for binary pixels of Fashion MNIST."""
+"""Changes to RODEO for binary pixels of Fashion MNIST."""
 RODEO_GAUSSIAN: Fields = {"learning_rate": 1e-4}
-"""Changes for Gaussian pixels."""
+"""Changes to RODEO for Gaussian pixels."""
 
 REINMAX: Fields = {
     **_PUBLISHED,
@@ -79,9 +82,11 @@ REINMAX_SHAPES: Mapping[tuple[int, int], Fields] = {
     (64, 8): {"learning_rate": 5e-4, **_WARMED},
     (10, 30): {"learning_rate": 5e-4, **_WARMED},
 }
-"""Learning rates of ReinMax's scripts by categories and latents. A warmup replaces RAdam."""
+"""Learning rates of ReinMax's scripts, by (categories, latents). Adam with warmup replaces the
+scripts' RAdam."""
 REINMAX_TEMPERATURES = {(8, 4): 1.3, (10, 30): 1.3}
-"""Temperatures of `reinmax` in its scripts that differ from 1.5."""
+"""Temperatures of the estimator reinmax, by (categories, latents), where ReinMax's scripts do not
+use 1.5."""
 
 
 def _fast_start(known: Fields) -> Fields:
@@ -110,7 +115,7 @@ def _reinmax_shape(known: Fields) -> Fields:
 
 @dataclass(frozen=True)
 class Preset:
-    """The fields that a preset sets, and a function for fields that depend on other fields."""
+    """A preset: its fixed fields, and a function that adds fields which depend on other fields."""
 
     base: Fields
     adapt: Callable[[Fields], Fields] = lambda known: {}
@@ -126,7 +131,9 @@ DEFAULTS: Fields = {field.name: field.default for field in fields(TrainConfig)}
 
 
 def apply_preset(name: str, given: Fields | None = None) -> TrainConfig:
-    """Return a configuration. Given fields override the preset, which overrides defaults.
+    """Return the configuration of a preset, changed by the given fields.
+
+    Given fields override fields of the preset, which override the defaults of `TrainConfig`.
 
     >>> config = apply_preset("rodeo", {"dataset": "fashion-mnist", "estimator": "flips"})
     >>> config.learning_rate, config.estimator

@@ -21,7 +21,10 @@ LEARNING_RATE = 100.0  # takes 133 steps from 0.1 to 0.9; the paper takes about 
 
 @dataclass(frozen=True)
 class ToyCurve:
-    """The variance of one estimator as a function of sigma(phi), float64 `[points]` each."""
+    """The gradient variance of one estimator on the toy problem, at several probabilities.
+
+    `probs` are the probabilities sigma(phi). All tensors are float64 `[points]`.
+    """
 
     estimator: str
     num_samples: int
@@ -32,14 +35,14 @@ class ToyCurve:
 
 @dataclass(frozen=True)
 class Ascent:
-    """Many runs of gradient ascent with one estimator, starting at sigma(phi) = 0.1."""
+    """Gradient ascents with one estimator in many replicas, starting at sigma(phi) = 0.1."""
 
     estimator: str
     num_samples: int
     logits: Tensor  # before each step and after the last step, [steps + 1, replicas]
 
     def std(self) -> Tensor:
-        """Return the standard deviation of phi over the runs, `[steps + 1]`."""
+        """Return the standard deviation of phi over the replicas, for each step, `[steps + 1]`."""
         return self.logits.std(1)
 
 
@@ -54,7 +57,10 @@ def variance_curves(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[ToyCurve]:
-    """Measure the variance of every estimator at probabilities from 0.1 to 0.9."""
+    """Measure the gradient variance of every estimator at probabilities from 0.1 to 0.9.
+
+    Each variance is that of `replicas` independent estimates at one of `points` probabilities.
+    """
     probs, curves = probabilities(points), []
     batch = torch.logit(probs).expand(as_count(replicas, 2, "replicas"), -1).unsqueeze(-1)
     for name in estimators:
@@ -67,12 +73,15 @@ def variance_curves(
 
 
 def probabilities(points: int) -> Tensor:
-    """Return a grid of probabilities from 0.1 to 0.9."""
+    """Return evenly spaced probabilities from 0.1 to 0.9, float64 `[points]`."""
     return torch.linspace(0.1, 0.9, as_count(points, 1, "points"), dtype=torch.float64)
 
 
 def exact_variance(estimator: str, num_samples: int, probs: Tensor) -> Tensor | None:
-    """Return the exact variance, or None if no closed form is known."""
+    """Return the exact gradient variance of an estimator at each probability, `[points]`.
+
+    Return None if no closed form is known.
+    """
     made = as_estimator(estimator, num_samples)
     return univariate_variance(made, torch.logit(probs), P0**2, (1 - P0) ** 2)
 
@@ -84,7 +93,10 @@ def ascents(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[Ascent]:
-    """Run gradient ascent with every estimator; the ascents of `exact` have no noise."""
+    """Run gradient ascent with every estimator, in many replicas at once.
+
+    With the estimator `exact`, all replicas are equal.
+    """
     shape = (as_count(replicas, 2, "replicas"), 1)
     start = torch.full(shape, 0.1, dtype=torch.float64).logit()
     found = []
@@ -100,7 +112,10 @@ def ascents(
 def measure(
     budgets: Sequence[int], replicas: int = 1000, seed: int = 0
 ) -> tuple[list[ToyCurve], list[Ascent]]:
-    """Return variances for every budget, and ascents for n = 10 or for the last budget."""
+    """Return the variance curves for every n in `budgets`, and gradient ascents for a single n.
+
+    The ascents use n = 10 if `budgets` contains 10, and the last budget otherwise.
+    """
     generator = torch.Generator().manual_seed(seed)
     found = [variance_curves(n, replicas=replicas, generator=generator) for n in budgets]
     shown = 10 if 10 in budgets else budgets[-1]

@@ -703,8 +703,8 @@ def test_help_says_what_holds(say: Say) -> None:
     said = " ".join(re.sub(r"[^\x20-\x7e]", " ", say("train", "--help")[1]).split())
     assert "If the run is finished, the same command does nothing" in said
     assert "They must be different, and make the same evaluations of the model" in said
-    assert "which are written only after records" in said
-    assert "--steps INT Optimization steps. (default: 10000)" in said
+    assert "They are written only after records" in said
+    assert "--steps INT Number of optimization steps. (default: 10000)" in said
     assert (
         "--estimator STR Name of the gradient estimator (see `arms estimators`). (default: arms)"
         in said

@@ -34,7 +34,7 @@ Verb = Callable[..., None]
 
 
 def verbs() -> dict[str, Verb]:
-    """Return all subcommands with their functions. To add a subcommand, add one line here."""
+    """Return {name: function} for all subcommands. To add a subcommand, add one line here."""
     from arms.bench.cli import audit, library, runs, sweep, train
 
     return {
@@ -87,19 +87,19 @@ def main() -> None:
             _discard_output()  # stdout may be on a full disk
         where = f"cannot use {error.filename}: " if error.filename else ""
         _end(f"{where}{error.strerror or error}: choose another path, or correct this problem")
-    except KeyboardInterrupt as stop:  # the message says which step was saved, if any
+    except KeyboardInterrupt as stop:  # its argument says which step was saved, if any
         saved = f"; {stop}: the same command resumes from there" if stop.args else ""
         _end(f"stopped{saved}", 130 if type(stop) is KeyboardInterrupt else 143)
 
 
 def _discard_output() -> None:
-    """Discard pending output, because writing it at exit would fail again."""
+    """Discard output that is not written yet, because writing it at exit would fail again."""
     with suppress(OSError, ValueError):  # stdout is not a file in a notebook
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
-    """Print an error on one line without control characters, and exit."""
+    """Print an error on stderr, on one line without control characters, and exit with `code`."""
     line = shorten_words(printable(" ".join(message.splitlines())), sys.argv[1:])
     with suppress(OSError):  # stderr may be on a full disk or closed; the exit code still counts
         sys.stderr.write(f"arms: {line}\n")
@@ -110,7 +110,9 @@ def _end(message: str, code: int = 2) -> NoReturn:
 
 
 def parse(verbs: Mapping[str, Verb], words: Sequence[str]) -> Callable[[], object]:
-    """Parse words into a function call. A subcommand may be two words, such as "data list".
+    """Return a function without arguments that runs the command in `words`.
+
+    The name of a subcommand may be two words, such as "data list".
 
     Raises:
         ValueError: The words are invalid. The message is one line.
@@ -147,9 +149,10 @@ def _parse_options(verb: str, function: Verb, words: Sequence[str]) -> Callable[
 
 
 def _later(function: Verb) -> Callable[..., Callable[[], None]]:
-    """Return a function with the same signature that returns the call instead of executing it.
+    """Return a function with the same signature that only prepares a call of `function`.
 
-    This separates errors of the parser from errors of the subcommand. Paths are checked first.
+    The new function returns the prepared call, which first checks all paths among its arguments. In
+    this way, errors of the parser are separated from errors of the subcommand.
     """
 
     @wraps(function)
@@ -169,7 +172,7 @@ def _later(function: Verb) -> Callable[..., Callable[[], None]]:
 
 
 def _paths(value: object) -> list[Path]:
-    """Return the paths in a value, which may be a tuple or an options object."""
+    """Return all paths in an argument, which may be a path, a tuple, or an object with fields."""
     inside = value if isinstance(value, tuple) else tuple(getattr(value, "__dict__", {}).values())
     return [value] if isinstance(value, Path) else [path for one in inside for path in _paths(one)]
 
@@ -198,9 +201,10 @@ def _print_verbs(verbs: Mapping[str, Verb]) -> None:
 
 @contextmanager
 def naming_the_model(name: str | None) -> Iterator[None]:
-    """Convert an exception in the user's model to a `ValueError` that names the model.
+    """Convert exceptions in the block to a `ValueError` that names the user's model.
 
-    Errors about values and files are not converted, because they are already one line.
+    `ValueError` and `OSError` are not converted, because the command already prints them on one
+    line. Without a name, nothing is converted.
     """
     try:
         yield

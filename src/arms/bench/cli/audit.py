@@ -38,7 +38,8 @@ def audit(
         latent: bits, categories, or module:name of a latent without batch axes and with few states.
             The default is bits for gradients, and categories otherwise.
         num_samples: Rewards per group, for weights.
-        best_of: k, if the target is the expected best of k rewards instead of the mean.
+        best_of: The number k, if the target is the expected best of k rewards. By default, the
+            target is the expected reward.
         batched: Whether the function accepts a batch of rows. If not, each call gets one row.
         draws: Estimates per problem, at least 1,000; more draws detect smaller errors.
         failure_rate: Accepted probability of calling a correct function biased.

@@ -38,8 +38,8 @@ def check(
         subject: A name (see `arms estimators`), or module:attribute of your own class. The current
             folder is searched for modules too.
         num_samples: The numbers of samples to test; by default several small numbers.
-        latent: module:attribute of your own latent to test an estimator on, without batch axes and
-            with few states. The default is bits and categories.
+        latent: module:attribute of your own latent, on which the estimator is tested. It must have
+            no batch axes, and few states. The default is to test on bits and on categories.
         draws: Draws per statistical test, at least 1,000; more draws detect smaller errors.
         failure_rate: Accepted probability that a correct subject fails.
         seed: The seed of the draws.
@@ -61,13 +61,16 @@ def check(
 
 
 def _find_latent(subject: str) -> Any:
-    """Return the latent with this name, or the latent that the function with this name returns."""
+    """Return the latent that `subject`, module:attribute, names.
+
+    If the attribute is a function, call it, and return the latent that it creates.
+    """
     found = find_attribute(subject)
     return call(found, "give a latent") if callable(found) else found
 
 
 def estimators() -> None:
-    """List all estimators, with references and with the work for 8 samples."""
+    """List all estimators, with their references and with their work for 8 samples."""
     titles = {
         (True, False): "unbiased, gradient of the expectation",
         (True, True): "unbiased, gradient of the importance-weighted bound",
@@ -102,7 +105,7 @@ def data_get(name: Annotated[str, tyro.conf.Positional], data_dir: Path | None =
     """Download a data set, or verify its files if they are already present.
 
     Args:
-        name: Data set.
+        name: Name of the data set (see `arms data list`).
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
     """
     paths = data.fetch(name, data_dir)

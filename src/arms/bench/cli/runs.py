@@ -32,7 +32,7 @@ from arms.bench.runs.run import Run
 
 NAMED = {"schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"}
 NAMED |= {"replicas", "steps", "seed"}
-"""Fields that the listing of a run shows elsewhere, or omits."""
+"""Fields that `_described` does not list by name, because it shows them otherwise or omits them."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,10 @@ class Checkpoint:
     data_dir: Path | None = None  # Folder with data files.
 
     def load(self, device: str = "cpu") -> tuple[Run, DiscreteVAE, Dataset]:
-        """Load the newest checkpoint, and print warnings about it."""
+        """Return the run, its model with the weights of the newest checkpoint, and its data set.
+
+        Print a line if the run is unfinished, or if replicas have stopped.
+        """
         run, make = Run(self.run), find_model(self.model) if self.model else None
         model, data = load_model(run, device, self.data_dir, model=make, dataset=self.dataset)
         config = run.config()
@@ -64,7 +67,7 @@ Source = tyro.conf.OmitArgPrefixes[Checkpoint]
 
 
 def runs(folder: RunPath = Path("runs")) -> None:
-    """List the runs in a folder with configuration, progress, and test bounds in nats.
+    """List the runs in a folder, with their configurations, progress, and test bounds in nats.
 
     Args:
         folder: Folder of runs, or a file of `arms archive`.
@@ -154,10 +157,10 @@ def variance(
 
     Args:
         source: The run.
-        estimators: Names of estimators. The default is all that fit this budget, except enumeration
-            and estimators with parameters.
-        num_samples: The budget n; by default that of the run.
-        evaluations: The most evaluations of the decoder for one estimate, instead of n.
+        estimators: Names of estimators. The default is all estimators that fit the budget, except
+            enumeration and estimators with parameters.
+        num_samples: The number of samples n for one estimate; by default that of the run.
+        evaluations: The most evaluations of the decoder for one estimate. Give this number or n.
         repeats: The number of estimates of each estimator.
         batch_size: The number of images in the minibatch.
         device: auto, cpu or cuda.
@@ -204,7 +207,7 @@ def sample(
 
 
 def _described(config: TrainConfig) -> str:
-    """Describe a run's main fields, and all further fields that differ from their defaults."""
+    """Describe a run's main fields, and those further fields that differ from their defaults."""
     parts = [config.dataset, config.network, f"{config.label} n={config.num_samples}"]
     parts += [f"R={config.replicas}"]
     parts += [f"{name} {value}" for name, value in identity(config).items() if name not in NAMED]
@@ -212,7 +215,7 @@ def _described(config: TrainConfig) -> str:
 
 
 def _progress(run: Run) -> str:
-    """Return the progress of a run, and its bounds on the test set."""
+    """Return the progress of a run as text, with its test bounds if it has ended."""
     steps = run.config().steps
     try:
         result, has_diverged = run.result(), run.has_diverged()

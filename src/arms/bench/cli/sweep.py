@@ -38,13 +38,13 @@ class Options:
     precision: Precision | None = None
     # Print one line per job with its done, unfinished and missing runs, and write nothing.
     dry_run: bool = False
-    # Folder with the data sets; by default ARMS_DATA_DIR, the cache, or the network.
+    # Folder with data files; by default ARMS_DATA_DIR, then the download cache.
     data_dir: Path | None = None
     # Time between two checkpoints. If a run is killed, at most this time is lost.
     checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def of_sweep(self) -> dict[str, Any]:
-        """Return the options as arguments of `arms.bench.sweep`."""
+        """Return the options, except `scale`, as arguments of `arms.bench.sweep`."""
         options = {name: value for name, value in vars(self).items() if name != "scale"}
         return options | {"notify": print_plain}
 
@@ -67,11 +67,11 @@ def sweep(
     Several sweeps may share a folder. `arms report` makes a page about the runs.
 
     Args:
-        what: A TOML file (docs/distributed.md), or a name of `arms experiments list`.
+        what: A TOML file (docs/distributed.md), or a name that `arms experiments list` shows.
         common: Options for training.
         output: Folder of the runs. Finished runs in it are kept, and unfinished runs are resumed.
-        engine: Where to train: one run after the other in this process, in parallel processes on
-            this machine, or on a Ray cluster (install arms-grad[ray]).
+        engine: Where to train. here: one run after the other in this process. processes: in
+            parallel processes on this machine. ray: on a Ray cluster (install arms-grad[ray]).
         cpus_per_job: Cores and threads of each job. The number affects the last digits of results.
         gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. The default is 1 if
             this machine has a GPU.
@@ -108,15 +108,16 @@ def sweep_paper(
         output: Folder of the run directories. Unfinished runs in it are resumed.
         results: Folder of archives, such as that of the repository. Runs in the archives are not
             trained again, and new runs are added to the archives.
-        page: The Markdown page to write; only written at the scale of the paper.
+        page: The Markdown page. It is written only at the scale of the paper.
         minutes: Time limit. Training stops after a save. A run is started only if previous runs
             show that the time suffices. 0 trains nothing, and writes the archives and the page.
         dry_run: List the missing numbers, and write nothing.
         scale: Scale of the runs. Only results at the paper's scale are comparable with the paper.
         device: cpu, cuda, cuda:N, or auto. On a GPU, runs are trained together.
         precision: Precision of the runs to train; by default, medium on a GPU.
-        data_dir: Folder with the data sets. Default: ARMS_DATA_DIR, the cache, or the network.
-        checkpoint_seconds: Time between two checkpoints. If a run is killed, this time is lost.
+        data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
+        checkpoint_seconds: Time between two checkpoints. If a run is killed, at most this time is
+            lost.
     """
     if dry_run:
         for line in paper.missing_lines(scale, output, results):
@@ -156,9 +157,9 @@ def experiments_run(
     """Train the missing runs of a figure or table of the paper, and write its page.
 
     Args:
-        name: A name of `arms experiments list`, or all.
+        name: A name that `arms experiments list` shows, or all.
         common: Options for training.
-        output: Folder of the runs and the page. Experiments in one folder share their runs.
+        output: Folder for the runs and the page. Experiments in the same folder share their runs.
         device: cpu, cuda, or auto. On a GPU, runs that differ only in estimator and data set are
             trained together.
     """
@@ -183,7 +184,7 @@ def report(
     """Compare runs on a single HTML page, next to the numbers of the paper.
 
     Args:
-        runs: Run directories, files of `arms archive`, or folders of them.
+        runs: Run directories, archives (`arms archive`), or folders of them.
         output: The page to write.
         files: Also write every table (.md, .tex, .csv) and figure (.pdf, .svg) to `<page>_files`.
     """
@@ -213,8 +214,8 @@ def toy(
     """Measure gradient variances on the paper's toy problem, and draw figure 2 of the paper.
 
     Args:
-        num_samples: Budgets n, with one panel for each.
-        replicas: The number of estimates at each of 98 probabilities, and the number of trainings.
+        num_samples: Numbers of samples n, with one panel for each n.
+        replicas: The number of estimates at each of 98 probabilities, and of gradient ascents.
         seed: Seed of the generator.
         output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """

@@ -41,11 +41,14 @@ DEMO_CONFIG = TrainConfig(
 )
 DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
-"""Fields of the configuration that your own model determines."""
+"""Fields of the configuration that are given by your own model, if there is one."""
 
 
 def _flag(field: "Field[Any]") -> tuple[str, Any, None]:
-    """Return a configuration field as a command-line option. None means that it is not given."""
+    """Return name, type and default of the command-line option for a configuration field.
+
+    The default is None, which means that the option is not given.
+    """
     hint = get_type_hints(TrainConfig)[field.name]
     metavar = f"{{{','.join(NETWORKS)}}}" if field.name == "network" else None
     about = tyro.conf.arg(help_behavior_hint=f"(default: {field.default})", metavar=metavar)
@@ -84,23 +87,24 @@ def train(
             must be different, and make the same evaluations of the model. On a GPU, this takes
             little longer than a single run. The noise of a run then depends on the other runs.
         model: Your own model: a function of the data set that returns a DiscreteVAE of one replica.
-        preset: Defaults for options that are not given: the paper's protocol (a million steps, five
-            replicas, its decoder rule), the best recipe found (flips, 100,000 steps, a cosine
-            schedule, and a learning rate and initial weights that depend on network and steps), or
-            the protocol of RODEO or ReinMax (docs/rodeo.md, docs/reinmax.md).
+        preset: Defaults for options that are not given. paper: the paper's protocol (a million
+            steps, five replicas, its decoder rule). fast: the best recipe found (flips, 100,000
+            steps, a cosine schedule, and a learning rate and initial weights that depend on network
+            and steps). rodeo and reinmax: the protocols of these papers (docs/rodeo.md,
+            docs/reinmax.md).
         device: auto, cpu or cuda.
         runs: Folder of all runs.
         name: Name of the run's folder; `together` appends the estimator.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         evaluate: The number of images per split for the final bounds; all by default.
-        checkpoint_seconds: Time between two checkpoints, which are written only after records.
+        checkpoint_seconds: Time between two checkpoints. They are written only after records.
     """
     given = {flag: value for flag, value in vars(config).items() if value is not None}
     _check_exclusive(given, together, model)
     if name and (name in (".", "..") or {"/", "\\"} & set(name)):
         place = "set the parent folder with --runs"
         raise ValueError(f"--name must be a folder name without a path, got {name!r}: {place}")
-    if model:  # treated as a network with hidden layers, and it has its own initial weights
+    if model:  # presets treat your model as nonlinear, and do not scale its initial weights
         given = {"network": "nonlinear", "encoder_scale": 1.0} | given
     each = [given | {"estimator": one} for one in together] or [given]
     asked = [TrainConfig(**one) if preset == "none" else apply_preset(preset, one) for one in each]
@@ -128,7 +132,7 @@ def train(
 
 
 def _check_exclusive(given: dict[str, Any], together: Sequence[str], model: str | None) -> None:
-    """Raise if two options were given that exclude each other."""
+    """Raise ValueError if options that exclude each other were given."""
     if together and "estimator" in given:
         one, several = given["estimator"], " ".join(together)
         what = f"got both --estimator {one} and --together {several}"
@@ -149,7 +153,7 @@ def demo(
     Args:
         output: Folder for the runs and the report.
         steps: Optimization steps per estimator.
-        replicas: Seeds per estimator, trained together.
+        replicas: The number of replicas of each estimator, which are trained together.
     """
     from arms.bench.report import build_report  # imports matplotlib, which is slow
 
@@ -165,7 +169,7 @@ def demo(
 
 
 def _comparison(runs: Sequence[Run]) -> Table:
-    """Return the final bounds of runs, and the last variance of their gradients."""
+    """Return a table of the final bounds of runs and of their last gradient variances."""
     bounds = [("train", 1), ("test", 1), ("test", TEST_BOUND_SAMPLES)]
     headings = ["work", *(f"{split} K={count}" for split, count in bounds), GRADIENT_VARIANCE.brief]
     table = Table(title="digits, linear, n = 4: bounds in nats, higher is better", box=SIMPLE)

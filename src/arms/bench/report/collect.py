@@ -13,7 +13,7 @@ from arms.bench.runs.files import read_bytes, shown
 from arms.bench.runs.run import Run, is_complete
 
 Bounds: TypeAlias = Mapping[str, Mapping[int, Sequence[float | None]]]
-"""{split: {K: bound of each replica in nats, None for one that has stopped}}."""
+"""{split: {K: list with the bound of each replica in nats, or None for a stopped replica}}."""
 
 PNG_MAGIC = b"\x89PNG\r\n\x1a\n"
 MAX_PICTURE_BYTES = 4 * 2**20
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class RunData:
-    """The checked data of one run."""
+    """The data of one run that a report shows, checked for errors."""
 
     path: Path
     config: TrainConfig
@@ -57,7 +57,10 @@ class Collection(NamedTuple):
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Read run directories, archives and folders. Each run is read once, in alphabetical order."""
+    """Return the runs of run directories, archives, and folders that contain them.
+
+    The runs of each path are in alphabetical order. A run that is in several paths is read once.
+    """
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
     for path in map(Path, paths):
@@ -109,8 +112,11 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
 
 
 def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
-    """Return the complete records in the order of their steps, and a description of problems."""
-    # Count the lines first, because a running training may append a line in between.
+    """Return the complete records of a run, and a description of each problem.
+
+    The records are in the order of their steps.
+    """
+    # Read the lines before the records, because a running training may append lines in between.
     lines = run.metric_lines()
     records = [record for record in run.metrics() if is_complete(record, config.replicas)]
     stopped, found = stopped_replicas(records), []
@@ -129,7 +135,11 @@ def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
 
 
 def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunData]:
-    """Keep one run per seed and configuration, because repeated runs add no information."""
+    """Return the runs without repetitions, and add a problem for each run that is left out.
+
+    A run repeats another if they differ only in the number of replicas and in `ObservationConfig`.
+    Of such runs, keep one that has bounds, with as many replicas as possible.
+    """
     observation = {name: getattr(TrainConfig, name) for name in OBSERVATION}
     by_training: dict[TrainConfig, list[RunData]] = {}
     for run in runs:

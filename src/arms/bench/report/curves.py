@@ -15,7 +15,7 @@ MAX_POINTS = 200  # per curve; a panel on a screen cannot show more
 
 
 def training_panels(group: Group) -> dict[str, Panel]:
-    """Return the curves of every recorded metric by key."""
+    """Return {key of a metric: its panel} for every recorded metric. Each row has one curve."""
     panels = {}
     for key, metric in METRICS.items():
         curves = [curve for row in group.rows if (curve := _curve(row, metric)) is not None]
@@ -28,7 +28,10 @@ def training_panels(group: Group) -> dict[str, Panel]:
 
 
 def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | None]]:
-    """Arrange comparisons that differ in n in columns, with a row for each metric."""
+    """Return a grid of panels with a column for each n and a row for each metric.
+
+    `panels` is {n: {key of a metric: its panel}}. Where there is no panel, the grid has None.
+    """
     grid = []
     for key, metric in METRICS.items():
         row: list[Panel | None] = []
@@ -41,7 +44,11 @@ def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | 
 
 
 def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
-    """Return the range of all bands from step `first` on, to hide the steep start."""
+    """Return the limits of the vertical axis that contain the curves from step `first` on.
+
+    The limits include the bands. The steep start of the curves may be outside. Return None if the
+    curves are constant.
+    """
     bands = [np.array([curve.low or curve.y, curve.high or curve.y]) for curve in curves]
     late = [np.array(curve.x) >= first for curve in curves]
     edges = np.concatenate([band[:, of].ravel() for band, of in zip(bands, late, strict=True)])
@@ -51,7 +58,7 @@ def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
 
 
 def _curve(row: Row, metric: Metric) -> Curve | None:
-    # An unfinished run would shorten the mean curve of the other runs in its row.
+    # Leave out unfinished runs: the row's mean curve would end where the shortest run ends.
     runs = [
         {record["step"]: record[metric.key] for record in run.metrics if metric.key in record}
         for run in row.evaluated_runs or row.runs

@@ -1,4 +1,4 @@
-"""Figures, drawn with matplotlib, for files and for the page.
+"""Figures for files and for the page of a report, drawn with matplotlib.
 
 Every estimator has the same color, dash and marker in all figures. Two estimators of the same
 target never share a color. The colors come from the palettes of Okabe and Ito and of Tol, which
@@ -103,10 +103,14 @@ STYLES |= {f"{name} (unfolded)": replace(STYLES[name], marker="X") for name in U
 
 
 def style_of(estimator: str) -> Style:
-    """Return the style of an estimator. Without an entry, the style is derived from the name."""
+    """Return the style of an estimator.
+
+    If STYLES does not contain the estimator, its dash and marker depend on its name, and it is
+    black.
+    """
     if estimator in STYLES:
         return STYLES[estimator]
-    # Derived styles are black, which no entry uses.
+    # Derived styles are black. No entry of STYLES is black.
     index = zlib.crc32(estimator.encode())
     marker = MARKERS[index // len(DASHES) % len(MARKERS)]
     return Style(BLACK, list(DASHES)[index % len(DASHES)], marker)
@@ -114,7 +118,10 @@ def style_of(estimator: str) -> Style:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve, with a band if it has edges. Curves with the same name share a legend entry."""
+    """A curve of a panel, with a band between `low` and `high` if they are given.
+
+    Curves with the same name share a legend entry.
+    """
 
     name: str
     style: Style
@@ -126,14 +133,14 @@ class Curve:
     width: float = 1.3
 
     def look(self) -> dict[str, Any]:
-        """Return the style as arguments of matplotlib."""
+        """Return color, marker and line style of the curve as arguments of matplotlib."""
         line = {"linestyle": DASHES[self.style.dash], "linewidth": self.width}
         return {"color": self.style.color, "marker": self.style.marker, **line}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves on common axes. Without `ylim`, the axes show all data."""
+    """Curves that share two axes. Without `ylim`, the vertical axis shows all data."""
 
     curves: Sequence[Curve]
     title: str = ""
@@ -147,9 +154,9 @@ class Panel:
 def draw(
     grid: Sequence[Sequence[Panel | None]], formats: Sequence[str] = ("svg", "pdf", "png")
 ) -> dict[str, bytes]:
-    """Draw rows of panels with a common legend, and return the figure in each format.
+    """Draw a grid of panels with a common legend. Return the content of a file for each format.
 
-    Elements of the curves and of the legend get the ids `curve-<i>` and `key-<i>`.
+    In SVG files, the parts of a curve have the id `curve-<i>`, and its legend entry has `key-<i>`.
     """
     panels = [panel for row in grid for panel in row]
     legend = {curve.name: curve for panel in panels if panel for curve in panel.curves}
@@ -172,7 +179,10 @@ def draw(
 
 
 def write_figure(files: Mapping[str, bytes], folder: Path, name: str) -> list[Path]:
-    """Write a drawn figure to one file per format, and return the paths."""
+    """Write a figure to one file per format, and return the paths.
+
+    `files` contains the contents by format, as `draw` returns them.
+    """
     make_folder(folder)
     paths = [folder / f"{name}.{ending}" for ending in files]
     for path, content in zip(paths, files.values(), strict=True):

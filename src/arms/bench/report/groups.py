@@ -30,7 +30,7 @@ class Setting(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """Describe each field in words, or by "" if it does not apply."""
+        """The fields in words, in a fixed order. A field that needs no mention is ""."""
         structure = f" (structure {self.structure})" if self.structure else ""
         kind = "latents" if self.categories > 2 else "bits"
         layers = f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} {kind}"
@@ -54,7 +54,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """All runs that differ only in their seeds; their replicas are pooled."""
+    """Runs that differ only in the seed and in the number of replicas. Their replicas are pooled."""
 
     label: str
     estimator: str
@@ -62,12 +62,12 @@ class Row:
 
     @property
     def biased(self) -> bool:
-        """Whether the estimator is biased. If so, the label says so, and numbers are never bold."""
+        """Whether the estimator is biased. If so, its label says so, and no number is bold."""
         return self.estimator in BIASED_ESTIMATORS
 
     @property
     def pictured(self) -> RunData | None:
-        """The first run that has a picture of samples."""
+        """The first run that has a picture of samples, or None."""
         return next((run for run in self.runs if run.picture), None)
 
     @property
@@ -78,19 +78,26 @@ class Row:
 
 @dataclass(frozen=True)
 class Group:
-    """A comparison. Rows are in the order of the registry, with biased estimators last."""
+    """A comparison of runs that have the same setting.
+
+    Rows are in the order of `ALL_ESTIMATORS`, in which biased estimators come last.
+    """
 
     setting: Setting
     rows: Sequence[Row]
 
     @property
     def notes(self) -> list[str]:
-        """The warnings of the data sets of these runs, without duplicates."""
+        """The notes of these runs, such as warnings about data sets, without duplicates."""
         return list(dict.fromkeys(run.note for row in self.rows for run in row.runs if run.note))
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:
-    """Sort runs into comparisons. Titles contain a model's structure only if necessary."""
+    """Return a group for each setting of the runs.
+
+    The setting contains the structure of the user's model only if models with the same name have
+    different structures.
+    """
     by_setting: dict[Setting, list[RunData]] = {}
     structures: dict[str, set[str]] = {}
     for run in runs:
@@ -106,13 +113,17 @@ def group_runs(runs: Iterable[RunData]) -> list[Group]:
 
 
 def setting_of(config: TrainConfig) -> Setting:
-    """Return the setting of a run, which comparable runs share."""
+    """Return the setting of a run. Runs with equal settings can be compared."""
     fields = {name: getattr(config, name) for name in Setting._fields}
     return Setting(**fields | {"latents": config.latents if config.categories > 2 else 0})
 
 
 def _rows(runs: Sequence[RunData]) -> list[Row]:
-    """Return a row per estimator; labels contain further fields in which rows differ."""
+    """Return the rows of a group. Runs that differ only in their seeds share a row.
+
+    Rows of one estimator that differ in another field, such as the learning rate, have this field
+    in their labels.
+    """
     omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS, "folded"} - {"latents"}
     by_fields: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
     for run in runs:
@@ -132,7 +143,7 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
 
 
 def cost_in_words(estimator: str, num_samples: int) -> list[str]:
-    """Describe the work of an estimator, or return "" if it is n evaluations."""
+    """Return an estimator's evaluations and derivatives in words, or [] if they are n and 0."""
     if estimator not in ALL_ESTIMATORS:
         return []
     needs = as_estimator(estimator, num_samples).design.needs
@@ -142,5 +153,5 @@ def cost_in_words(estimator: str, num_samples: int) -> list[str]:
 
 
 def labeled_if_biased(estimator: str) -> str:
-    """Return the label of an estimator for tables, with a mark if it is biased."""
+    """Return the name of an estimator for tables, followed by "(biased)" if it is biased."""
     return f"{estimator} (biased)" if estimator in BIASED_ESTIMATORS else estimator

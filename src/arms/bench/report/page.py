@@ -35,7 +35,7 @@ class Section(NamedTuple):
 
     @property
     def first_panel(self) -> str:
-        """The panel next to the result: the test bound, if it was recorded."""
+        """The key of the section's first panel: that of the test bound, if it was recorded."""
         bounds = [key for key in self.panels if key.startswith("test_bound")]
         return [*bounds, *self.panels][0]
 
@@ -46,7 +46,10 @@ def render(
     overview: Table | None,
     files: Sequence[Path],
 ) -> str:
-    """Render the page; `files` are those that belong to several comparisons."""
+    """Return the page as HTML.
+
+    `files` are the written files that belong to no single section.
+    """
     loader = PackageLoader("arms.bench.report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
     names: defaultdict[str, str] = defaultdict(lambda: f"s{len(names)}")
@@ -68,14 +71,14 @@ def render(
 
 
 def strip(run: RunData) -> str:
-    """Return the CSS aspect ratio of the part of a picture that shows the first replica."""
+    """Return the CSS aspect ratio of a run's picture, cut off below the first replica."""
     assert run.picture
     width, height = (int.from_bytes(run.picture[at : at + 4]) for at in (16, 20))  # PNG header
     return f"{width} / {max(1, height * 3 // (1 + 2 * run.config.replicas))}"
 
 
 def summary(collection: Collection) -> str:
-    """Summarize the runs in one line: runs, replicas, data sets, and incomplete runs."""
+    """Return one line with the numbers of runs and replicas, the data sets, and incomplete runs."""
     runs = collection.runs
     replicas = sum(run.config.replicas for run in runs)
     datasets = ", ".join(sorted({shorten(run.config.dataset) for run in runs})) or "no data"
@@ -91,7 +94,7 @@ def summary(collection: Collection) -> str:
 
 
 def _numbers(panel: Panel) -> Markup:
-    """Return the rounded numbers of a panel as JSON for the script."""
+    """Return the rounded numbers of a panel's curves as JSON, for the script of the page."""
     form = ".2e" if panel.log else ".2f"
     curves: list[dict[str, object]] = []
     for curve in panel.curves:
@@ -109,7 +112,10 @@ def _numbers(panel: Panel) -> Markup:
 
 
 def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
-    """Convert an SVG file to an element of the page, with short style names and ids."""
+    """Return an SVG file as an element of the page.
+
+    `names` gives short names to the styles and ids of the file.
+    """
     whole = fromstring(svg)  # noqa: S314 (matplotlib wrote it)
     for grid in (one for one in whole.iter() if "tick_" in one.get("id", "")):
         for line in grid.iter():
@@ -119,7 +125,10 @@ def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
 
 
 def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
-    """Shorten an element; if it has no effect, return its children instead."""
+    """Return a list with a shortened copy of an SVG element.
+
+    If the element has no effect of its own, the list contains its shortened children instead.
+    """
     slim = Element(element.tag.rpartition("}")[2])
     slim.text = (element.text or "").strip() or None
     slim.extend([child for part in element for child in _slim(part, names)])
@@ -143,7 +152,7 @@ def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
 
 
 def _short_path(path: str) -> str:
-    """Convert an SVG path to relative coordinates, rounded to 0.1 pt."""
+    """Return the data of an SVG path with relative coordinates, rounded to 0.1 pt."""
     numbers = np.array(NUMBER.findall(path), float)
     if "C" in path or path.count("M") > 1 or np.abs(numbers).max() < 5:  # a marker, or a tick
         return NUMBER.sub(lambda found: f"{float(found[0]):.3g}", " ".join(path.split()))

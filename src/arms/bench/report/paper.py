@@ -33,7 +33,7 @@ REPEATED_ROW = "The paper's table 1 repeats its table 3 in this row (Omniglot, l
 
 
 class Printed(NamedTuple):
-    """One number of the paper."""
+    """One number of the paper with its ±, and the number of its table."""
 
     table: int
     mean: float
@@ -41,7 +41,10 @@ class Printed(NamedTuple):
 
 
 def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
-    """Return the paper's number for an estimator on a split, or None."""
+    """Return the paper's number for an estimator on a split.
+
+    Return None if the paper has no number for this setting.
+    """
     # The paper has one layer of bits, binary pixels, centered inputs and a sampled KL divergence.
     if setting.layers or setting.categories > 2 or setting.likelihood != "bernoulli":
         return None
@@ -52,12 +55,12 @@ def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
 
 
 def released_default_k(estimator: str, num_samples: int) -> int:
-    """Return K of the bound that the authors' code reports by default."""
+    """Return K of the bound that the authors' code reports by default for an estimator."""
     return max(1, num_samples // 2) if estimator in HALF_BUDGET else num_samples
 
 
 def caveats(group: Group) -> tuple[str, ...]:
-    """Return the caveats of comparing our numbers with the paper's."""
+    """Return remarks on the comparison of a group's numbers with the paper's."""
     lines, setting = [UNCERTAIN_K], group.setting
     if any(row.estimator == "disarm-ms (unfolded)" for row in group.rows):
         lines.append(REPEATED_DISARM)
@@ -70,7 +73,7 @@ def caveats(group: Group) -> tuple[str, ...]:
 
 
 def _departure(group: Group, name: str) -> str:
-    """Describe how a field of these runs differs from the paper, or return ""."""
+    """Describe how a field of the group's configurations differs from the paper, or return ""."""
     configs = [run.config for row in group.rows for run in row.runs]
     if name == "decoder_samples":  # on a bound, the paper also trains the decoder on all samples
         configs = [one for one in configs if not one.make_estimator().target.subtracts_log_q]
@@ -83,7 +86,7 @@ def _departure(group: Group, name: str) -> str:
 
 @cache
 def all_printed() -> Mapping[tuple[str, str, int, str, str], Printed]:
-    """Return all numbers by data set, network, n, split and estimator."""
+    """Return all numbers of the paper, by (data set, network, n, split, estimator)."""
     text = files("arms.bench.report").joinpath("paper_tables.json").read_text(encoding="utf-8")
     return {
         (dataset, network, n, split, estimator): Printed(table, mean, plus_minus)

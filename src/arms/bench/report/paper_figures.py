@@ -22,7 +22,10 @@ PROBABILITY = "\u03c3(φ)"
 
 
 class Correlations(NamedTuple):
-    """The correlation of two samples for every coupling and p, float64 `[points]` each."""
+    """The correlation of two samples of a bit for every coupling, at several probabilities p.
+
+    `bound` is the smallest possible correlation. All tensors are float64 `[points]`.
+    """
 
     num_samples: int
     probs: Tensor
@@ -31,9 +34,10 @@ class Correlations(NamedTuple):
 
 
 def smallest_correlation(probs: Tensor, n: int) -> Tensor:
-    """Return the smallest common correlation that n exchangeable Bernoulli(p) can have.
+    """Return the smallest correlation that n exchangeable samples of a bit can have, `[points]`.
 
-    The sum of the samples is an integer with mean np. Its variance n p(1-p) (1 + (n-1) rho) is
+    A bit is 1 with probability p, one of `probs`, and any two samples have the correlation rho. The
+    sum of the samples is an integer with mean np. Its variance n p(1-p) (1 + (n-1) rho) is
     therefore at least {np}(1 - {np}), where {.} is the fractional part. References: Hoernig (2018),
     and docs/math/systematic.md.
     """
@@ -42,7 +46,10 @@ def smallest_correlation(probs: Tensor, n: int) -> Tensor:
 
 
 def correlation_curves(num_samples: int = 5, points: int = 401) -> Correlations:
-    """Return the exact correlations of all couplings at probabilities strictly between 0 and 1."""
+    """Return the exact correlations of two samples for all couplings of bits.
+
+    They are computed at `points` - 2 probabilities, evenly spaced between 0 and 1.
+    """
     probs = torch.linspace(0, 1, as_count(points, 3, "points"), dtype=torch.float64)[1:-1]
     curves = {"independent": torch.zeros_like(probs)}
     for name, make in COUPLINGS.items():
@@ -55,7 +62,7 @@ def correlation_curves(num_samples: int = 5, points: int = 401) -> Correlations:
 
 
 def write_correlations(found: Correlations, folder: Path) -> list[Path]:
-    """Write the figure of correlations and its table, and return their paths."""
+    """Write a figure of the correlations and a table of its numbers, and return their paths."""
     probs, wide = found.probs.tolist(), Style("#cccccc", "solid", "none")
     curves = [Curve("smallest possible", wide, probs, found.bound.tolist(), width=5)]
     for name, values in found.of_coupling.items():
@@ -75,7 +82,7 @@ def write_correlations(found: Correlations, folder: Path) -> list[Path]:
 
 
 def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path) -> list[Path]:
-    """Write the figures and tables of the toy problem, and return their paths."""
+    """Write the figures of the toy problem and tables of their numbers, and return their paths."""
     budgets = sorted({curve.num_samples for curve in curves})
     panels: list[Panel | None] = [
         _variance_panel([curve for curve in curves if curve.num_samples == n]) for n in budgets
@@ -101,7 +108,10 @@ def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path)
 
 
 def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
-    """Draw measured variances as dots, and closed forms as lines."""
+    """Return the panel for one n, with measured variances as dots and exact variances as lines.
+
+    If no closed form is known, the line shows measured variances.
+    """
     n, drawn = curves[0].num_samples, []
     width = 1.1 if n <= 10 else 0.7  # thin lines keep the arches separate
     for curve in curves:
@@ -120,7 +130,11 @@ def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
 
 
 def _ascent_panels(paths: Sequence[Ascent]) -> list[Panel]:
-    """Draw the ascents with the most and the least noise, and all standard deviations."""
+    """Return two panels about gradient ascents.
+
+    The first shows the ascents with the most and the least noise, and the second the standard
+    deviations of all ascents.
+    """
     steps, extremes, spread = list(range(len(paths[0].logits))), [], []
     quantiles = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
     by_noise = sorted(paths, key=lambda path: path.std().sum().item())

@@ -1,4 +1,4 @@
-"""Comparison tables: mean and standard deviation over replicas, the best in bold.
+"""Comparison tables: mean and standard deviation over replicas, with the best numbers in bold.
 
 No column mixes different K, the number of samples in the bound.
 """
@@ -37,7 +37,7 @@ LATEX_ESCAPES = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and standard deviation over replicas, or a number from the paper with its ±."""
+    """Mean and standard deviation over replicas, or a number of the paper with its ±."""
 
     mean: float
     std: float | None  # None for a single replica
@@ -53,7 +53,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of numbers with labels and headings; `name` is the file name without suffix."""
+    """Rows of numbers with labels and headings. `name` is the name of its files without suffix."""
 
     title: str
     name: str
@@ -64,7 +64,7 @@ class Table:
 
 
 def comparison_table(group: Group, name: str) -> Table | None:
-    """Return the table of one group, or None if no run has bounds."""
+    """Return a table of the bounds of a group, or None if no run has bounds."""
     rows = [row for row in group.rows if row.evaluated_runs]
     n, columns = group.setting.num_samples, {}
     for split, ks in {"train": {1, n}, "test": {1, n, TEST_BOUND_SAMPLES}}.items():
@@ -79,7 +79,10 @@ def comparison_table(group: Group, name: str) -> Table | None:
 
 
 def headline(group: Group) -> str | None:
-    """Name the unbiased estimator with the highest test bound, if at least two have a bound."""
+    """Return a sentence about the unbiased estimator with the highest test bound.
+
+    Return None if fewer than two unbiased estimators have a test bound.
+    """
     found = [(row, bound_cell(row, "test", TEST_BOUND_SAMPLES)) for row in group.rows]
     bounds = [(row, cell) for row, cell in found if cell and math.isfinite(cell.mean)]
     bounds.sort(key=lambda bound: -bound[1].mean)
@@ -102,7 +105,11 @@ def headline(group: Group) -> str | None:
 
 
 def beside_paper(group: Group, name: str) -> list[Table]:
-    """Return tables of our numbers next to the paper's, one per default K of the authors' code."""
+    """Return tables with our numbers next to the paper's.
+
+    The authors' code reports a bound whose default K depends on the estimator. Estimators with the
+    same K share a table.
+    """
     by_k: dict[int, list[Row]] = {}
     for row in group.rows:
         if row.evaluated_runs:
@@ -131,7 +138,7 @@ def _beside_paper(group: Group, k: int, name: str) -> Table | None:
 
 
 def overview_table(groups: Sequence[Group], name: str) -> Table | None:
-    """Return the test bounds of several groups, with one column per label.
+    """Return a table of test bounds, with a row for each group and a column for each label.
 
     Return None if fewer than two groups have such bounds.
     """
@@ -172,9 +179,9 @@ def _has_more_evaluations(row: Row) -> bool:
 
 
 def bound_cell(row: Row, split: str, k: int) -> Cell | None:
-    """Return mean and deviation of a K-sample bound over surviving replicas.
+    """Return the mean and standard deviation of a row's K-sample bound over surviving replicas.
 
-    Return None if a run does not have this bound, or if no replica survives.
+    Return None if one of the row's runs does not have this bound, or if no replica survives.
     """
     lists = [(run.bounds or {}).get(split, {}).get(k) for run in row.evaluated_runs]
     values = [value for one in lists for value in surviving(one or [])]
@@ -182,14 +189,21 @@ def bound_cell(row: Row, split: str, k: int) -> Cell | None:
 
 
 def summarize(values: Sequence[float]) -> Cell:
-    """Return mean and standard deviation, or NaN and None if a value is not usable."""
+    """Return a cell with the mean and standard deviation of these values.
+
+    If a value is not finite or too large, the cell has NaN and None instead.
+    """
     if not all(is_drawable(value) for value in values):
         return Cell(math.nan, None, len(values))
     return Cell(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
 
 
 def mark_best(cells: Sequence[Cell | None], biased: Sequence[bool]) -> list[Cell | None]:
-    """Mark the best numbers of a column by MARKING_RULE, if there are at least two."""
+    """Return the cells of a column, with the best ones marked by MARKING_RULE.
+
+    Biased estimators and single replicas are never marked. If fewer than two other cells have a
+    number, no cell is marked.
+    """
     eligible = [
         cell if cell and cell.std is not None and not is_biased else None
         for cell, is_biased in zip(cells, biased, strict=True)
@@ -212,7 +226,10 @@ def _as_good(cell: Cell, top: Cell) -> bool:
 def _labeled(
     rows: Sequence[Row], columns: Sequence[Sequence[Cell | None]]
 ) -> list[tuple[str, list[Cell | None]]]:
-    """Return the numbers by row. Labels contain the number of replicas and the work."""
+    """Return the label and the cells of every row, given the cells of every column.
+
+    A label contains the number of replicas, and the work if it is not n evaluations.
+    """
     labeled = []
     for index, row in enumerate(rows):
         config = row.runs[0].config
@@ -249,7 +266,10 @@ def latex(table: Table) -> str:
 
 
 def _texts(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
-    """Return the escaped heading and rows, with the best numbers in bold."""
+    """Return the texts of the heading and of all rows, with special characters escaped.
+
+    The best numbers are put into the format `bold`.
+    """
     rows = [[escape(text) for text in (table.label_heading, *table.columns)]]
     for label, cells in table.rows:
         texts = [(escape(str(cell or "")), cell and cell.best) for cell in cells]
@@ -258,7 +278,7 @@ def _texts(table: Table, escape: Callable[[str], str], bold: str) -> list[list[s
 
 
 def _escape_markdown(text: str) -> str:
-    """Escape characters that would end the cell or be read as HTML."""
+    """Return text for a Markdown table, with the characters | and < escaped."""
     return _one_line(text).replace("|", r"\|").replace("<", "&lt;")
 
 
@@ -271,7 +291,7 @@ def _one_line(text: str) -> str:
 
 
 def write_table(table: Table, folder: Path) -> list[Path]:
-    """Write a table as Markdown, LaTeX and CSV."""
+    """Write a table as Markdown, LaTeX and CSV, and return the paths of the files."""
     paths = [folder / f"{table.name}.{ending}" for ending in ("md", "tex", "csv")]
     replace_file(paths[0], markdown(table))
     replace_file(paths[1], latex(table))
@@ -285,7 +305,7 @@ def write_table(table: Table, folder: Path) -> list[Path]:
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
-    """Write rows as CSV in full precision; the first row is the heading. Return the path."""
+    """Write rows as CSV in full precision, and return the path. The first row is the heading."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     replace_file(path, out.getvalue())

@@ -1,4 +1,4 @@
-"""Archives, which store many finished runs in one small JSON file, and the search for runs.
+"""Archives, which store the results of many runs in one small JSON file, and the search for runs.
 
 An archive contains the exact config.json, result.json and provenance.json of each run. It contains
 every metric as a curve of at most CURVE_POINTS points, but no checkpoints and no pictures. Archived
@@ -27,7 +27,11 @@ _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "
 
 
 class ArchivedRun(Run):
-    """A run in an archive, which cannot be trained. Reading a damaged run raises an error."""
+    """A run in an archive. It can be read, but not trained.
+
+    `damage` describes why the archive's entry is damaged, or is "". Reading a damaged run raises an
+    error with this text.
+    """
 
     def __init__(
         self,
@@ -51,12 +55,12 @@ class ArchivedRun(Run):
         raise ValueError(self.damage or lacking)
 
     def metrics(self) -> list[Record]:
-        """Return one record for each point of the curves."""
+        """Return the curves in the archive as records, one for each point."""
         return list(self._thinned)
 
 
 def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
-    """Write runs that have ended into one file, sorted by name, and return their number.
+    """Write runs that have ended into one file, sorted by name. Return the number of runs.
 
     Args:
         path: The .json file; its folder is created.
@@ -94,9 +98,9 @@ def _entry_of(run: Run) -> Record:
 
 
 def _thinned(records: Sequence[Record], key: str) -> Record:
-    """Average neighboring records, so that at most CURVE_POINTS remain.
+    """Return a metric's curve with at most CURVE_POINTS points: their steps and their values.
 
-    Each average has the last step of its records.
+    Each point is the mean of consecutive records, at the step of the last of these records.
     """
     width = -(-len(records) // CURVE_POINTS)
     parts = [records[start : start + width] for start in range(0, len(records), width)]
@@ -106,13 +110,16 @@ def _thinned(records: Sequence[Record], key: str) -> Record:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return a mean with six digits, or None if a replica has stopped."""
+    """Return the mean of a replica's values with six digits.
+
+    Return None if a value is None, which means that the replica has stopped.
+    """
     numbers = surviving(values)
     return float(f"{mean(numbers):.6g}") if len(numbers) == len(values) else None
 
 
 def is_archive(path: Path | str) -> bool:
-    """Return whether a file is marked as an archive."""
+    """Return whether the first bytes of a file mark it as an archive."""
     marker = rb'(\xef\xbb\xbf)?\s*\{\s*"archived_runs"'
     try:
         return re.match(marker, files.read_bytes(Path(path), 100)) is not None
@@ -121,7 +128,9 @@ def is_archive(path: Path | str) -> bool:
 
 
 def read_archive(path: Path | str) -> list[Run]:
-    """Return the runs of an archive. A damaged run raises an error only when it is read.
+    """Return the runs of an archive.
+
+    A single damaged run does not raise an error here, but only when its content is read.
 
     Raises:
         ValueError: The file is not an archive, it has another version, or all of its runs are
@@ -173,7 +182,7 @@ def _run_of(file: Path, index: int, entry: object) -> ArchivedRun:
 
 
 def _is_name(name: object) -> bool:
-    """Return whether a name in an archive is a valid folder name."""
+    """Return whether the name of a run in an archive is text that can be the name of a folder."""
     if not isinstance(name, str) or Path(name).name != name or name == ".." or "\0" in name:
         return False
     try:
@@ -183,7 +192,10 @@ def _is_name(name: object) -> bool:
 
 
 def _records(curves: object) -> list[Record] | None:
-    """Convert curves to records, or return None if they are invalid."""
+    """Return the curves of a run in an archive as records, in the order of their steps.
+
+    `curves` is {key of a metric: {"step": [...], "values": [...]}}. Return None if it is invalid.
+    """
     by_step: dict[int, Record] = {}
     try:
         for key, curve in dict(curves).items():  # type: ignore[call-overload]
@@ -196,15 +208,16 @@ def _records(curves: object) -> list[Record] | None:
 
 
 class UnreadableError(ValueError):
-    """A folder that may contain runs, but cannot be read."""
+    """A folder cannot be read, although it may contain runs."""
 
 
 def run_sources(path: Path | str) -> Iterator[Path]:
-    """Yield all run directories and archives at or below a path, or a single archived run.
+    """Yield the paths of all run directories and archives at or below a path.
 
-    Links to folders are followed, except links inside linked folders and links to a parent of the
-    path. Targets of links come last, unless they were found before. Folders that cannot be read are
-    also yielded, and `open_runs` raises an error for them.
+    If the path is an archive, or a run within an archive, yield the path itself. Links to folders
+    are followed, except links inside linked folders and links to a parent of the path. Targets of
+    links come last, unless they were found before. Folders that cannot be read are also yielded,
+    and `open_runs` raises an error for them.
     """
     top = Path(path)
     if top.is_file() or top.parent.is_file():
@@ -220,7 +233,11 @@ def run_sources(path: Path | str) -> Iterator[Path]:
 
 
 def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
-    """Yield the sources below a folder that are new, and note its links to folders."""
+    """Yield the paths of all run directories and archives at or below a folder.
+
+    Folders in `seen` are skipped, and each visited folder is added to `seen`. Links to folders are
+    not followed, but added to `links`.
+    """
     failures: list[OSError] = []
     for folder, folders, names in os.walk(top, onerror=failures.append):
         own = os.path.realpath(folder)
@@ -240,7 +257,9 @@ def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
 
 
 def open_runs(source: Path) -> list[Run]:
-    """Open the runs of a source from `run_sources`: a directory or an archive.
+    """Return the runs at a path that `run_sources` yields.
+
+    The path is a run directory, an archive, or a run within an archive.
 
     Raises:
         UnreadableError: The folder cannot be read.
@@ -260,9 +279,9 @@ def open_runs(source: Path) -> list[Run]:
 
 
 def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
-    """Yield path and run for all runs in a folder, at any depth, or in an archive.
+    """Yield (path, run) for all runs in a folder, at any depth, or in an archive.
 
-    If a configuration or an archive cannot be read, the error is yielded instead of a run.
+    If a configuration or an archive cannot be read, yield (path, error) instead.
     """
     for source in run_sources(folder):
         try:
@@ -280,11 +299,13 @@ def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
 
 
 def find_runs(folder: Path | str) -> Iterator[Run]:
-    """Yield all runs with a configuration, in a folder at any depth or in an archive.
+    """Yield all runs in a folder, at any depth, or in an archive.
+
+    Run directories whose configuration cannot be read are skipped.
 
     Raises:
-        ValueError: An archive is damaged, or a folder cannot be read. Ignoring such runs would
-            train them again.
+        ValueError: An archive is damaged, or a folder cannot be read. If they were ignored, their
+            runs would be trained again.
     """
     for path, found in examine_runs(folder):
         if isinstance(found, Run):

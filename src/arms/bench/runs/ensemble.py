@@ -49,18 +49,18 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 STARTS = (*RATE_FIELDS, "encoder_scale")
-"""Fields of the initial state in which runs of an ensemble may differ."""
+"""Learning rates and the scale of initial weights, in which runs of an ensemble may differ."""
 MAY_DIFFER = ("estimator", "folded", "temperature", "dataset", *STARTS)
 """All fields in which runs of an ensemble may differ."""
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
-"""Time between two checkpoints, in multiples of the time to write one.
+"""The least time between two checkpoints, as a multiple of the time to write one.
 
-It has no effect if a checkpoint is requested for each record.
+It has no effect if `checkpoint_seconds` is 0, which requests a checkpoint for every record.
 """
 
 OnRecord: TypeAlias = Callable[[Record], None]
-"""A function that is called with every record, which has None for stopped replicas."""
+"""A function that is called with every record. In a record, a stopped replica has None."""
 Notify: TypeAlias = Callable[[str], None]
 """A function that is called with each message for the user during training."""
 
@@ -74,14 +74,17 @@ class TerminatedError(KeyboardInterrupt):
 
 
 def check_seconds(seconds: object, what: str) -> None:
-    """Raise unless the value is a valid time between two checkpoints."""
+    """Raise ValueError unless `seconds` is a valid time between two checkpoints.
+
+    `what` is the name of the argument for the message.
+    """
     if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
         raise ValueError(f"{what} must be a finite number >= 0, got {seconds!r}")
 
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options for training. Only the user's own model affects the results."""
+    """Options for training. Of these, only your own `model` affects the training's results."""
 
     device: str
     execution: Execution
@@ -113,9 +116,9 @@ class Member:
     watcher: Watcher | None = None
     writer: "SummaryWriter | None" = None
     stopped: dict[int, int] = field(default_factory=dict)
-    """The stopped replicas, each with the step at which it was detected."""
+    """{replica: step at which it stopped}, for all replicas that have stopped."""
     states: dict[int, dict[str, Tensor]] = field(default_factory=dict)
-    """Checkpoints by step from which the run can resume."""
+    """{step: checkpoint}, for all checkpoints from which the run can resume."""
 
     def __post_init__(self) -> None:
         self.name = self.name or self.config.label
@@ -126,12 +129,15 @@ class Member:
         return self.config.replicas - len(self.stopped)
 
     def look(self, *, alone: bool) -> None:
-        """Read the steps from which the locked run can resume, and the surviving replicas."""
+        """Read from the locked run directory which replicas have stopped, and its checkpoints.
+
+        `alone` says that this run is trained without other runs.
+        """
         self.stopped = self.run.stopped()
         if alone:
             state = self.run.checkpoint()
             self.states = {} if state is None else {step_of(state): state}
-        else:  # after a crash, the checkpoints of runs in an ensemble may differ by one save
+        else:  # after a crash, the newest checkpoints of the runs may be one save apart
             self.states = self.run.checkpoints()
         # After a crash during the first save, some runs have no checkpoint, and all start again.
         if not self.states or not (alone or self.run.has(PREVIOUS)):
@@ -139,7 +145,11 @@ class Member:
 
     @contextmanager
     def session(self, step: int, device: str, together: Sequence[str]) -> Iterator[None]:
-        """Start or resume the run at a step, and write the provenance in any case."""
+        """Prepare the run to start or resume at a step, so that the block can train it.
+
+        Records and checkpoints of later steps are removed first. When the block ends, even with an
+        error, the provenance is written.
+        """
         self.run.truncate_after(step)
         self.stopped = self.run.stopped()
         self.writer, start = _tensorboard(self.run.path, step), perf_counter()
@@ -153,7 +163,11 @@ class Member:
             self.run.write_provenance(device, perf_counter() - start, together)
 
     def append(self, record: Record, finite: Sequence[bool]) -> Record:
-        """Write a record and return it. `finite` marks replicas with finite parameters."""
+        """Write a record, with None for stopped replicas, and return it.
+
+        A replica stops if a metric in the record is not finite. It also stops if its entry in
+        `finite` is False, which means that its parameters are not finite.
+        """
         causes: dict[int, str] = {}
         for replica in self._running():
             keys = stopping_values(record)
@@ -178,7 +192,11 @@ class Member:
             self.on_record(record)
 
     def finish(self, result: Record) -> None:
-        """Write the final bounds if a replica survives; stopped replicas get None."""
+        """Write the final bounds `result`, with None for stopped replicas.
+
+        A replica also stops if one of its bounds is not finite. If no replica survives, write
+        nothing.
+        """
         bounds = result["bounds"]
         causes = {}
         for replica in self._running():
@@ -199,7 +217,10 @@ class Member:
         return [None if replica in self.stopped else value for replica, value in enumerate(values)]
 
     def _stop(self, step: int, causes: Mapping[int, str]) -> None:
-        """Stop replicas, and notify the user with one line per cause."""
+        """Note that replicas stopped at a step, and notify the user with one line per cause.
+
+        `causes` is {replica: description of what is not finite}.
+        """
         self.stopped |= dict.fromkeys(causes, step)
         others = {0: "none survives, and the run ends", 1: "the other one continues"}
         rest = others.get(self.surviving, f"the other {self.surviving} continue")
@@ -211,7 +232,10 @@ class Member:
 
 
 def _tensorboard(path: Path, steps_done: int) -> "SummaryWriter | None":
-    """Return a TensorBoard writer, or None if TensorBoard is not installed."""
+    """Return a writer for TensorBoard, or None if TensorBoard is not installed.
+
+    TensorBoard hides events of steps after `steps_done`, which are written again.
+    """
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError:
@@ -224,10 +248,14 @@ def _tensorboard(path: Path, steps_done: int) -> "SummaryWriter | None":
 def train_ensemble(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    """Resume runs at the latest step that all of them have, train them, and evaluate them."""
+    """Train runs together to their last step, and write their final bounds.
+
+    They start at the latest step for which all of them have a checkpoint. `data` is {name: data
+    set}.
+    """
     began = time()
     for member in members:
-        if not member.states:  # a larger ensemble, which did not fit into memory, has used them
+        if not member.states:  # used up by a larger ensemble, which did not fit into memory
             member.look(alone=len(members) == 1)
     trainer = _resumed(members, options, data)
     step, names = trainer.steps_done, [member.name for member in members]
@@ -251,7 +279,7 @@ def train_ensemble(
 def _resumed(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> Trainer:
-    """Return a trainer at the latest step from which all runs can resume."""
+    """Return a trainer in the state of the latest step from which all runs can resume."""
     configs, device = [member.config for member in members], options.device
     datasets = [data[config.dataset] for config in configs]
     trainer = ensemble_trainer(configs, datasets, device, options.model)
@@ -271,7 +299,11 @@ def _advance(
     data: Mapping[str, Dataset],
     began: float,
 ) -> None:
-    """Train until the end, writing records and checkpoints."""
+    """Train to the last step, and write records and checkpoints.
+
+    End earlier if no replica survives, or with an exception if the user or the time limit stops the
+    training. `began` is the time at which the first part of the training began.
+    """
     config, limit = members[0].config, options.limit
     part: Part = "start"
     due = -math.inf  # save at the first record
@@ -304,7 +336,10 @@ def _advance(
 
 
 def _save(trainer: Trainer, members: Sequence[Member]) -> None:
-    """Save all runs. Even a run without replicas is saved, because it affects the shared noise."""
+    """Save a checkpoint of every run.
+
+    Runs without surviving replicas are also saved, because they affect the noise of the other runs.
+    """
     state = trainer.state()
     for index, member in enumerate(members):
         member.run.save_checkpoint(of_run(state, index, len(members)))
@@ -313,7 +348,10 @@ def _save(trainer: Trainer, members: Sequence[Member]) -> None:
 def _record(
     trainer: Trainer, members: Sequence[Member], data: Mapping[str, Dataset]
 ) -> list[tuple[Member, Record]]:
-    """Write a record for every run that has surviving replicas."""
+    """Write a record for every run that has surviving replicas.
+
+    Return these runs, each with its record.
+    """
     whole = trainer.record()
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
     written = []
@@ -335,11 +373,11 @@ def _record(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int]]:
-    """Handle Ctrl-C and SIGTERM between steps, so that the run can be resumed.
+    """Delay Ctrl-C and SIGTERM in the block, so that the run can be saved between two steps.
 
-    The yielded function returns the number of the signal, or 0. A second Ctrl-C interrupts at once.
-    A second SIGTERM has no effect, because parent processes forward the signal to processes that
-    already have it. A process that ignores Ctrl-C continues to ignore it.
+    The yielded function returns the number of the signal that arrived first, or 0. A second Ctrl-C
+    interrupts at once. A second SIGTERM has no effect, because parent processes forward the signal
+    to processes that already have it. A process that ignores Ctrl-C continues to ignore it.
     """
     asked: list[int] = []
 
@@ -363,7 +401,7 @@ def _interruptible() -> Iterator[Callable[[], int]]:
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
-    """Return names that distinguish the runs of an ensemble."""
+    """Return a name for each run of an ensemble, which distinguishes it from the other runs."""
     differing = [name for name in MAY_DIFFER if len({getattr(one, name) for one in configs}) > 1]
     names = []
     for config in configs:
@@ -374,16 +412,17 @@ def names_of(configs: Sequence[TrainConfig]) -> list[str]:
 
 
 def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
-    """Return a key that is equal for runs that can share an ensemble.
+    """Return a key. Runs with equal keys can share an ensemble.
 
-    The key contains the estimator if it cannot share the replica axis with other estimators.
+    Estimators share the replica axis if they make the same evaluations of the model. For other
+    estimators, the key contains the estimator.
     """
     shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
     return (*shared, evaluation_signature(config.make_estimator()) or config.label)
 
 
 def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig]]:
-    """Group runs into ensembles, in which runs with the same estimator are adjacent.
+    """Group runs into ensembles. Within an ensemble, runs with the same estimator are adjacent.
 
     >>> runs = [TrainConfig(estimator=name) for name in ("loorf", "relax", "arms", "vimco")]
     >>> [[config.estimator for config in together] for together in group_for_ensembles(runs)]
@@ -397,7 +436,7 @@ def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig
 
 
 def check_same_config(configs: Sequence[TrainConfig]) -> None:
-    """Raise an error with the reason if runs cannot share an ensemble."""
+    """Raise ValueError with the reason if runs cannot share an ensemble."""
     if len(set(map(ensemble_key, configs))) > 1:
         raise ValueError(_why_not_together(configs))
     if len(set(names := names_of(configs))) < len(names):
@@ -408,7 +447,10 @@ def check_same_config(configs: Sequence[TrainConfig]) -> None:
 
 
 def stack(configs: Sequence[TrainConfig]) -> Estimator:
-    """Combine the estimators of all runs; adjacent equal estimators draw together."""
+    """Return one estimator that combines the estimators of all runs of an ensemble.
+
+    Adjacent runs with the same estimator draw their samples together.
+    """
     check_same_config(configs)
     groups = [list(same) for _, same in groupby(configs, key=lambda config: config.label)]
     members = [same[0].make_estimator() for same in groups]
@@ -423,7 +465,7 @@ def ensemble_trainer(
     device: str,
     model: DiscreteVAE | None = None,
 ) -> Trainer:
-    """Build the trainer of an ensemble.
+    """Return the trainer of an ensemble.
 
     Each run has the same data and initial weights as if it were trained alone.
     """
@@ -451,17 +493,21 @@ def ensemble_trainer(
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> DiscreteVAE:
-    """Return one run's part of the model, as a copy if there are several runs."""
+    """Return the model of the run with this index in an ensemble of `runs` runs.
+
+    The model is a copy if there are several runs.
+    """
     if runs == 1:
         return trainer.model
     return _filled(config, model_of(of_run(trainer.state(), index, runs)), trainer.data.levels)
 
 
 def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
-    """Group runs by a common step from which they can resume.
+    """Group runs so that all runs of a group can resume from the same step.
 
-    The result is the step of each group, and the indices of its runs. Steps that more runs share
-    come first, and newer steps before older steps.
+    `resumable` contains, for each run, the steps from which it can resume. The result contains, for
+    each group, its step and the indices of its runs. Steps that more runs share come first, and
+    newer steps before older steps.
 
     >>> group_by_step([{120, 110}, {110, 100}, {500, 490}])
     [(110, [0, 1]), (500, [2])]
@@ -477,7 +523,7 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
 
 
 def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
-    """Load a copy of these weights into a model on their device."""
+    """Return a built-in model with a copy of these weights, on the device of the weights."""
     mean = weights["pixel_mean"]
     model = config.build_model(mean, levels, str(mean.device), blank=True)
     model.load_state_dict(weights)
@@ -485,7 +531,7 @@ def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
 
 
 def _why_not_together(configs: Sequence[TrainConfig]) -> str:
-    """Explain why runs cannot share an ensemble."""
+    """Return a sentence that explains why these runs cannot share an ensemble."""
     remedy = "train them separately"
     for name, first in asdict(configs[0]).items():
         values = [getattr(config, name) for config in configs]

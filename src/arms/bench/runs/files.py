@@ -33,7 +33,10 @@ class BusyError(ValueError):
 
 @contextmanager
 def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterator[None]:
-    """Lock a directory against other processes, until this process unlocks it or ends."""
+    """Lock a run directory against other processes until the block ends.
+
+    If this process dies, the lock ends too. If another process has the lock, raise BusyError.
+    """
     from filelock import lock_descriptor
 
     check_replaceable(path / LOCK)
@@ -53,13 +56,16 @@ def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterato
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder, unless it or a link to a folder exists."""
+    """Create a folder with its parents, unless the path is already a folder or a link to one."""
     check_path(path)
     path.mkdir(parents=True, exist_ok=True)
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Replace a file atomically, so that it is either complete or unchanged."""
+    """Write a file so that it has either its complete new content, or its old content.
+
+    If the write is interrupted, the old file is unchanged.
+    """
     check_replaceable(path)
     data = content.encode() if isinstance(content, str) else content
     temporary = path.with_name(path.name + ".new")
@@ -75,10 +81,11 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to a temporary file, sync it to disk, and remove it at the end if it remains.
+    """Write data to the temporary file `path`, sync it to disk, and yield the path.
 
-    Other users can guess the file's name. An existing file or link with this name is therefore
-    removed, and never opened.
+    When the block ends, the file is deleted, unless the block has renamed it. Other users can guess
+    the file's name. If a file or link with this name exists, it is therefore deleted, and never
+    opened.
     """
     path.unlink(missing_ok=True)
     own = None
@@ -99,7 +106,7 @@ def written_through(path: Path, data: bytes) -> Iterator[Path]:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Append a line to a file, which is created if necessary."""
+    """Append a line to a file. If the file does not exist, create it."""
     check_replaceable(path)
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     with _naming(path), os.fdopen(_open(path, flags), "a", encoding="utf-8") as file:
@@ -107,13 +114,16 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:
-    """Return the content of a regular file, or its first bytes; raise for pipes and devices."""
+    """Return the content of a regular file, or only its first `size` bytes.
+
+    Raise OSError if the path is a pipe, a device or a folder.
+    """
     with _naming(path), os.fdopen(_open(path, os.O_RDONLY, links=True), "rb") as file:
         return file.read(size)
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise if an output path exists and is not a regular file."""
+    """Raise ValueError if something exists at an output path that is not a regular file."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -127,12 +137,15 @@ def check_replaceable(path: Path) -> None:
 
 
 def check_regular(path: Path) -> None:
-    """Raise if a path is a pipe, a device or a folder."""
+    """Raise OSError if a path is a pipe, a device or a folder."""
     os.close(_open(path, os.O_RDONLY, links=True))
 
 
 def _open(path: Path, flags: int, *, links: bool = False) -> int:
-    """Open a regular file without waiting for a pipe; follow a link only if allowed."""
+    """Open a regular file, and return its descriptor. Raise OSError if it is another kind of file.
+
+    A pipe is rejected without waiting for it. Links are followed only if `links` is True.
+    """
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)), 0o666)
     mode = os.fstat(descriptor).st_mode
@@ -148,7 +161,7 @@ def _kind_of(mode: int) -> str:
 
 
 def _is_at(path: Path, status: os.stat_result) -> bool:
-    """Return whether a path still leads to the file with this status."""
+    """Return whether the file that is now at this path is the one with this status."""
     try:
         return os.path.samestat(os.lstat(path), status)
     except FileNotFoundError:
@@ -157,7 +170,10 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Add the file name to errors that lack it, such as a full disk."""
+    """Name the path in errors of the block.
+
+    The path is added to an OSError that names no file, such as that of a full disk.
+    """
     try:
         yield
     except OSError as error:
@@ -167,7 +183,10 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def check_local(path: Path) -> None:
-    """Raise if a path is an address. For s3://bucket/runs, a folder "s3:" would be created."""
+    """Raise ValueError if a path is an address, such as s3://bucket/runs.
+
+    Without this check, a folder with the name "s3:" would be created.
+    """
     # `Path` removes one of the two slashes.
     if address := re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/+", str(path)):
         typed = f"{address[1]}://{str(path)[address.end() :]}"
@@ -178,7 +197,7 @@ def check_local(path: Path) -> None:
 
 
 def check_path(path: Path) -> None:
-    """Raise if a path is an address, or is not valid text."""
+    """Raise ValueError if a path is an address, or is not valid UTF-8."""
     check_local(path)
     try:
         str(path).encode()
@@ -193,7 +212,7 @@ def shown(path: Path) -> str:
 
 
 def check_json(content: object) -> None:
-    """Raise if JSON data contains values that some readers reject."""
+    """Raise ValueError if JSON data contain NaN, infinity or invalid Unicode text."""
     try:
         json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
@@ -203,12 +222,15 @@ def check_json(content: object) -> None:
 
 
 def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
-    """Return data as one line of JSON, or as indented lines."""
+    """Return data as one line of JSON. `indent` gives indented lines instead. NaN becomes null."""
     return json.dumps(_strict(content), indent=indent, allow_nan=False) + "\n"
 
 
 def _strict(content: object) -> object:
-    """Replace NaN and infinity by null, because most JSON readers reject them."""
+    """Return a copy of JSON data in which NaN and infinity are None.
+
+    Most JSON readers reject NaN and infinity.
+    """
     if isinstance(content, Mapping):
         return {name: _strict(value) for name, value in content.items()}
     if isinstance(content, list | tuple):
@@ -217,7 +239,10 @@ def _strict(content: object) -> object:
 
 
 def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> None:
-    """Write the newest checkpoint, and keep the previous one. `run` is the run's digest."""
+    """Write tensors as the newest checkpoint of a run directory.
+
+    The file that was the newest checkpoint becomes the previous one. `run` is the run's digest.
+    """
     from safetensors.torch import save
 
     # Copy tensors, because safetensors rejects shared memory. Tied weights are written twice.
@@ -235,7 +260,10 @@ def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> N
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
-    """Return a checkpoint's tensors and run digest, or None if it is missing or damaged."""
+    """Return the tensors of a checkpoint file, and the digest of the run that wrote it.
+
+    Return None if the file is missing or damaged.
+    """
     from safetensors import SafetensorError
 
     try:
@@ -249,7 +277,10 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
 
 
 def step_in(path: Path) -> int | None:
-    """Return the step of a checkpoint without reading all of it, or None if it cannot be read."""
+    """Return the step of a checkpoint file, without reading the whole file.
+
+    Return None if the file is missing or damaged.
+    """
     from safetensors import SafetensorError
 
     try:
@@ -261,7 +292,10 @@ def step_in(path: Path) -> int | None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a checkpoint; raise FileNotFoundError if another process renames it meanwhile."""
+    """Open a checkpoint file for reading.
+
+    Raise FileNotFoundError if the file is missing, or if another process renames it meanwhile.
+    """
     from safetensors import safe_open
 
     check_regular(path)

@@ -5,7 +5,8 @@ from time import time
 from typing import Literal, TypeAlias
 
 Part: TypeAlias = Literal["start", "block", "save", "bounds"]
-"""A part of training: up to the end of the first steps, further steps, a save, or final bounds."""
+"""A part of training: `start` lasts until the end of the first block of steps, `block` is a further
+block of steps, `save` writes a checkpoint, and `bounds` computes the final bounds."""
 
 
 class OutOfTimeError(Exception):
@@ -13,7 +14,7 @@ class OutOfTimeError(Exception):
 
 
 class TimeLimit:
-    """A time limit, with the durations of all parts so far.
+    """A time limit for training, which knows how long earlier parts of the training took.
 
     The first part of each kind may exceed the limit, because its duration is not known in advance.
 
@@ -28,9 +29,12 @@ class TimeLimit:
         self._longest: dict[Part, float] = {}
 
     def add(self, part: Part, began: float) -> None:
-        """Record the duration of a part that began at `began` and ends now."""
+        """Record the duration of a part that began at the time `began` and ends now."""
         self._longest[part] = max(self._longest.get(part, 0.0), time() - began)
 
     def allows(self, *parts: Part) -> bool:
-        """Return whether all these parts fit, if each takes its longest duration so far."""
+        """Return whether these parts together end before the limit.
+
+        Each part is expected to take as long as the longest earlier part of its kind.
+        """
         return time() + sum(self._longest.get(part, 0.0) for part in parts) < self._end

@@ -26,7 +26,7 @@ from arms.bench.training.engine import choose_device
 from arms.bench.training.trainer import check_replicas, finite_replicas
 
 MakeModel: TypeAlias = Callable[[Dataset], DiscreteVAE]
-"""A function that makes a model with one replica for a data set; called for each replica."""
+"""A function of a data set that makes a model with one replica. It is called for each replica."""
 
 
 def load_model(
@@ -84,10 +84,11 @@ def load_model(
 def own_model(
     config: TrainConfig, model: DiscreteVAE | MakeModel, dataset: Dataset
 ) -> tuple[TrainConfig, DiscreteVAE]:
-    """Return the configuration of a run with the user's own model, and the replicated model.
+    """Return the configuration of a run with the user's own model, and the model.
 
-    `model` may also be a function that makes a model with one replica. The model is tried on two
-    images.
+    The configuration gets the name, the sizes and the fingerprint of the model. If `model` is a
+    function that makes a model with one replica, the returned model has all replicas of the
+    configuration. The model is tried on two images.
     """
     if isinstance(model, DiscreteVAE):
         own = model
@@ -113,7 +114,11 @@ def own_model(
 
 
 def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
-    """Raise if training cannot start: no trainable weight, or a number that is not finite."""
+    """Raise ValueError if a model cannot be trained from its initial weights.
+
+    The model needs a trainable parameter. Its parameters, and its log-weights on two images, must
+    be finite.
+    """
     who = f"the model {name_of(model)!r}"
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"{who} must have parameters to train, got none with requires_grad=True")
@@ -128,7 +133,10 @@ def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
 
 
 def _made(make: MakeModel, dataset: Dataset) -> object:
-    """Call the user's function that makes a model, and name it in errors."""
+    """Return the model that the user's function makes for a data set.
+
+    If the function raises an exception, raise a ValueError that names the function.
+    """
     try:
         return make(dataset)
     except (Exception, SystemExit) as error:
@@ -140,7 +148,7 @@ def _made(make: MakeModel, dataset: Dataset) -> object:
 
 
 def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
-    """Raise if the user's own model cannot be trained on a data set."""
+    """Raise ValueError if the user's own model cannot be trained on a data set."""
     width, pixels = model.pixel_mean.shape[-1], dataset.train.shape[1]
     if width != pixels:
         what = f"the model is for images of {width} pixels, but {dataset.name} has {pixels} pixels"
@@ -158,7 +166,10 @@ def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
 
 
 def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
-    """Return two images, their logits, and log-weights of three samples."""
+    """Return two images, their logits, and the log-weights of three samples for each image.
+
+    Their shapes are `[R, 2, pixels]`, `[R, 2, *event]` and `[3, R, 2]`.
+    """
     images = dataset.train[:2].to(model.prior.device)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
         x = observe(images, dataset.levels, bits=model.likelihood.binarizes_input)
@@ -177,7 +188,7 @@ def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor
 def _blank_like(
     run: Run, config: TrainConfig, dataset: Dataset, model: DiscreteVAE | MakeModel | None
 ) -> DiscreteVAE:
-    """Build a model into which the weights of a run can be loaded."""
+    """Return a model with the structure of a run, into which the run's weights can be loaded."""
     if model is None and config.structure:
         raise ValueError(
             f"{run.path} is a run of your own model {config.network!r}, which cannot be loaded by "
@@ -198,7 +209,10 @@ def _blank_like(
 def own_data(
     config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None
 ) -> Dataset | None:
-    """Return a user's own data set, or None for a data set of the catalog."""
+    """Return the user's own data set, or None if the run uses a data set of the catalog.
+
+    The user's data set is `given`, or else it is read from the path `config.dataset`.
+    """
     if given is not None:
         return load(given, data_dir) if isinstance(given, str | Path) else as_dataset(given)
     return None if config.dataset in DATASETS else load(config.dataset, data_dir)
@@ -207,7 +221,11 @@ def own_data(
 def _data_of(
     run: Run, config: TrainConfig, given: Dataset | Path | str | None, data_dir: Path | str | None
 ) -> Dataset:
-    """Return the data set of a run: the given one, or the one with its name or path."""
+    """Return the data set of a run.
+
+    This is `given`, or else a data set of the catalog, or else the user's file whose path the run
+    has recorded.
+    """
     if given is None and config.dataset in DATASETS:
         return load(config.dataset, data_dir)
     path = run.data_path()
@@ -227,7 +245,7 @@ def _data_of(
 
 
 def load_once(source: Dataset | Path | str, data_dir: Path | None) -> Dataset:
-    """Load a data set, and keep it in memory as long as its files do not change."""
+    """Load a data set. It stays in memory, and is loaded again only if its files have changed."""
     if isinstance(source, Dataset):
         return source
     return _load_once(source, data_dir, () if source in DATASETS else _state_of(Path(source)))
@@ -239,7 +257,10 @@ def _load_once(source: Path | str, data_dir: Path | None, _state: object) -> Dat
 
 
 def _state_of(path: Path) -> tuple[object, ...]:
-    """Return a value that changes with a file or folder, and with the current directory."""
+    """Return a value that changes if a file or folder changes, for use as the key of a cache.
+
+    For a relative path, the value also depends on the current directory.
+    """
     place = Path(os.path.realpath(expand_home(path)))
     states = []
     for file in [place, *sorted(place.glob("*")), *sorted(place.glob("*/*"))]:
@@ -255,10 +276,10 @@ def name_inputs(
     make: MakeModel | None,
     data_dir: Path | None,
 ) -> tuple[list[TrainConfig], dict[str, Dataset | Path]]:
-    """Enter the names of the user's model and data sets into configurations.
+    """Return configurations that name the user's model and data sets, and these data sets.
 
-    The data sets are also returned. A data set from a file is returned as its path, so that other
-    processes can read it.
+    The data sets are returned as {name: data set}. Instead of a data set from a file, its path is
+    returned, so that other processes can read the file.
     """
     named, own = [], dict[str, Dataset | Path]()
     for config in configs:
@@ -275,9 +296,11 @@ def name_inputs(
 
 
 def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
-    """Return the directory in a folder for a run: of this run, of a shorter run, or a new one.
+    """Return the directory for a run in a folder.
 
-    A shorter run is continued, unless it has a cosine schedule, which ends with the run.
+    This is the directory of the run if it exists, or of the same run with fewer steps, or a new
+    one. A run with fewer steps is continued, unless it has a cosine schedule, which ends with the
+    run.
     """
     place = folder / run_name(config)
     if Run(place).exists():
@@ -296,7 +319,10 @@ def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
 
 
 def find_attribute(subject: str) -> Any:
-    """Import module:attribute, with the current folder in the search path."""
+    """Return the object that `subject`, module:attribute, names.
+
+    The current folder is searched for modules too.
+    """
     module, _, attribute = subject.partition(":")
     if not module or not attribute:
         what = f"expected a name in a module, such as my_module:make_model, got {subject!r}"
@@ -319,7 +345,7 @@ def find_attribute(subject: str) -> Any:
 
 
 def find_model(model: Callable[..., Any] | str) -> Callable[..., Any]:
-    """Return a function that makes a model, given the function or its name."""
+    """Return a function that makes a model. `model` is the function, or its name, module:name."""
     found = find_attribute(model) if isinstance(model, str) else model
     if not callable(found):
         got = type(found).__name__

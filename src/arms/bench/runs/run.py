@@ -86,9 +86,9 @@ class Run:
     def begin(self, config: TrainConfig, data_path: str = "") -> Self:
         """Start a new run in this directory, or resume the run that it contains.
 
-        A run with fewer steps is extended. Its final bounds are replaced at the new end. Fields of
-        `ObservationConfig` may differ from the existing run; config.json keeps the first values. A
-        directory with another run, or with results but without config.json, is an error.
+        A run with fewer steps is extended, and its final bounds are replaced at the new end. Fields
+        of `ObservationConfig` may differ from the existing run; config.json keeps their first
+        values. A directory with another run, or with results but without config.json, is an error.
 
         Args:
             config: The requested configuration.
@@ -114,7 +114,10 @@ class Run:
         return self.has("config.json")
 
     def check_same_run(self, config: TrainConfig) -> None:
-        """Raise unless the directory is new, or contains this run, possibly with fewer steps."""
+        """Raise ValueError unless the directory is new, or contains the run of this configuration.
+
+        The run in the directory may have fewer steps than the configuration.
+        """
         remedy = "choose another directory"
         if not self.exists():
             if found := [name for name in NEED_CONFIG if (self.path / name).exists()]:
@@ -173,7 +176,7 @@ class Run:
     def result(self) -> Record | None:
         """Return the final bounds at the last step, or None if there are none.
 
-        They may cover only some of the images: see `is_finished`.
+        The bounds may cover only some of the images: see `is_finished`.
         """
         if not self.has("result.json"):
             return None
@@ -191,7 +194,8 @@ class Run:
         never finished. A directory that contains another run than `config` is an error.
 
         Args:
-            config: The requested configuration, possibly with more steps; by default config.json's.
+            config: The requested configuration; by default that in config.json. If it has more
+                steps, the run is not finished.
             images: The required number of images per split; by default all images.
         """
         if config is not None:
@@ -239,7 +243,7 @@ class Run:
         return self.read("provenance.json")
 
     def metrics(self) -> list[Record]:
-        """Return all complete records."""
+        """Return all valid records in metrics.jsonl. Damaged lines are skipped."""
         records = []
         for line in self.metric_lines():
             with suppress(ValueError, RecursionError):
@@ -248,24 +252,25 @@ class Run:
         return records
 
     def append(self, record: Mapping[str, object]) -> None:
-        """Append a record: `step`, and for each metric a list with a number or None per replica.
+        """Append a record to metrics.jsonl.
 
+        A record contains `step`, and for each metric a list with a number or None per replica.
         `arms.bench.metrics` explains how to add a metric.
         """
         files.append_line(self.path / "metrics.jsonl", files.to_json(record))
         self._lines, self.trained_here = None, True
 
     def finish(self, result: Mapping[str, object]) -> None:
-        """Write the final bounds, which `result()` returns."""
+        """Write the final bounds to result.json. `result()` returns them."""
         self._write("result.json", result)
         self.trained_here = True
 
     def write_provenance(self, device: str, seconds: float, together: Sequence[str] = ()) -> None:
-        """Write the provenance.
+        """Write provenance.json: versions, device, command and wall time.
 
         Args:
             device: The device on which the run was trained.
-            seconds: Time to add to the wall time.
+            seconds: Duration of this training, which is added to the wall time so far.
             together: Names of all runs in the ensemble, including this one.
         """
         earlier: Record = {}
@@ -290,11 +295,11 @@ class Run:
         self._write("provenance.json", record)
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write a checkpoint, and keep the previous one."""
+        """Write the newest checkpoint, and keep the one before it."""
         write_checkpoint(self.path, tensors, self._digest())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the weights of the newest checkpoint, for `load_state_dict`."""
+        """Return the model's weights in the newest checkpoint, for `load_state_dict`."""
         state = self.checkpoint()
         if state is None:
             done = "its checkpoints were not kept" if self.result() else "train it first"
@@ -302,12 +307,15 @@ class Run:
         return model_of(state)
 
     def checkpoint(self) -> dict[str, Tensor] | None:
-        """Return the newest intact checkpoint, for `Trainer.load_state`, or None."""
+        """Return the newest intact checkpoint for `Trainer.load_state`, or None."""
         found = map(self._read_checkpoint, CHECKPOINTS)
         return next((state for state in found if state is not None), None)
 
     def checkpoints(self) -> dict[int, dict[str, Tensor]]:
-        """Return all intact checkpoints by step. If two have the same step, return the newer."""
+        """Return {step: checkpoint} for all intact checkpoints.
+
+        If two checkpoints have the same step, the result contains the newer one.
+        """
         found = map(self._read_checkpoint, reversed(CHECKPOINTS))
         return {step_of(state): state for state in found if state is not None}
 
@@ -316,9 +324,10 @@ class Run:
         return next(filter(None, (step_in(self.path / name) for name in CHECKPOINTS)), 0)
 
     def stopped(self) -> dict[int, int]:
-        """Return the replicas that stopped during training, each with the step of its record.
+        """Return {replica: step of its first record without a value} for stopped replicas.
 
-        Replicas that were lost at the final bounds are only in "stopped" of `result()`.
+        A replica that stopped only because its final bounds were not finite is not in the result,
+        but in "stopped" of `result()`.
         """
         return stopped_replicas(self.metrics())
 
@@ -327,15 +336,19 @@ class Run:
         return len(self.stopped()) == self.config().replicas
 
     def has_ended(self) -> bool:
-        """Return whether training has ended, with final bounds or because all replicas stopped."""
+        """Return whether training has ended.
+
+        It has ended if there are final bounds, or if all replicas have stopped.
+        """
         return self.result() is not None or self.has_diverged()
 
     def truncate_after(self, step: int) -> None:
         """Remove records and checkpoints of later steps, which will be trained again.
 
         Call `checkpoint()` or `checkpoints()` first, because only checkpoints that were read are
-        removed. Unread checkpoints are older than the one in use. A remaining later checkpoint
-        would replace the one in use at the next save.
+        removed. A checkpoint that was not read is older than the one in use, and can stay. A
+        checkpoint of a later step must be removed. Otherwise, the next save would keep it as the
+        previous checkpoint, instead of the one in use.
         """
         kept = [files.to_json(record) for record in self.metrics() if record["step"] <= step]
         files.replace_file(self.path / "metrics.jsonl", "".join(kept))
@@ -345,7 +358,7 @@ class Run:
                 (self.path / name).unlink(missing_ok=True)
 
     def _read_checkpoint(self, name: str) -> dict[str, Tensor] | None:
-        """Return a checkpoint, or None if it is missing or damaged."""
+        """Return the checkpoint in this file, or None if the file is missing or damaged."""
         file = self.path / name
         self._checkpoint_steps[name] = None
         try:
@@ -367,14 +380,17 @@ class Run:
         return tensors
 
     def _digest(self) -> str:
-        """Return the run's digest for checkpoints; it includes steps only for a cosine schedule."""
+        """Return the digest by which a checkpoint identifies its run.
+
+        The number of steps does not affect the digest, unless the schedule is a cosine.
+        """
         found = self.identity()
         if self.config().schedule != "cosine":
             found.pop("steps", None)
         return digest_of(found)
 
     def metric_lines(self) -> list[str]:
-        """Return all lines of metrics.jsonl, even invalid ones."""
+        """Return all lines of metrics.jsonl, including invalid lines."""
         if self._lines is None:
             file = self.path / "metrics.jsonl"
             try:
@@ -389,7 +405,7 @@ class Run:
 
 
 def is_record(content: object) -> bool:
-    """Return whether a line of metrics is a valid record."""
+    """Return whether the JSON data of a line of metrics.jsonl is a valid record."""
     if not isinstance(content, dict) or not _is_count(content.get("step")):
         return False
     return all(is_values(values) for name, values in content.items() if name != "step")
@@ -401,12 +417,12 @@ def is_complete(record: Record, replicas: int) -> bool:
 
 
 def _is_count(content: object) -> bool:
-    """Return whether JSON data is a valid number of steps or images."""
+    """Return whether JSON data is a whole number of at least 1, as for steps and images."""
     return type(content) is int and 1 <= content < 2**63
 
 
 def _expected_result(result: Record, replicas: int) -> str:
-    """Describe the error in a result.json, or return "" if it is valid."""
+    """Describe an error in the content of a result.json, or return "" if there is none."""
     bounds = result.get("bounds")
     splits = bounds.values() if isinstance(bounds, dict) else ()
     if not splits or not all(isinstance(by_count, dict) for by_count in splits):
@@ -425,10 +441,10 @@ def _expected_result(result: Record, replicas: int) -> str:
 
 
 def commit() -> str:
-    """Return the commit of the package, and never the commit of a project that contains it.
+    """Return the git commit of this package's source code.
 
-    The environment variable ARMS_COMMIT has priority. Without a commit, return a digest of the
-    source.
+    If another project's repository contains the package, its commit is not used. The environment
+    variable ARMS_COMMIT has priority. Without a commit, return a digest of the source.
     """
     said = os.environ.get("ARMS_COMMIT", "").strip()
     return said or _git_commit(PACKAGE) or f"source-{_source_digest()}"

@@ -44,7 +44,8 @@ from arms.bench.training.engine import (
 )
 
 OnRunRecord: TypeAlias = Callable[[TrainConfig, Record], None]
-"""A function that is called with every record of every run and the run's configuration."""
+"""A function that is called for every record of every run, with the run's configuration and the
+record."""
 
 
 def train(
@@ -63,7 +64,7 @@ def train(
     on_record: OnRecord | None = None,
     notify: Notify = warnings.warn,
 ) -> Run:
-    """Train to the end of `config.steps`, evaluate, and return the run. Call it again to resume.
+    """Train a run for `config.steps` steps, evaluate it, and return it. Call again to resume.
 
     A finished run is not changed, unless `config` has more steps. In this case, the run continues
     from its end. With a cosine schedule, this is not possible, because the schedule has ended. If
@@ -91,8 +92,8 @@ def train(
         checkpoint_seconds: Time between two checkpoints, which are written after records. With 0,
             there is a checkpoint for every record.
         limit: A time limit. Training stops after a save. By default, there is no limit.
-        progress: Whether to show a progress bar on a terminal or in a notebook, or the bars to
-            which a bar is added.
+        progress: Whether to show a progress bar on a terminal or in a notebook. To add the bar to
+            existing progress bars, pass these `Bars`.
         on_record: A function that is called with every record.
         notify: A function that is called with messages for the user.
 
@@ -148,13 +149,14 @@ def train_together(
         directories: A directory for each run.
         device: As for `train`.
         data_dir: As for `train`.
-        datasets: A data set for each run, instead of those that `configs` name. All images must
-            have the same shape.
+        datasets: A data set for each run, instead of the data sets that `configs` name. All images
+            must have the same shape.
         evaluate: As for `train`.
         execution: As for `train`.
         checkpoint_seconds: As for `train`.
         progress: As for `train`.
-        on_record: A function that is called with every record and the run's configuration.
+        on_record: A function that is called for every record of every run, with the run's
+            configuration and the record.
         notify: As for `train`.
         limit: As for `train`.
 
@@ -200,7 +202,7 @@ def _check_one_each(what: str, given: object, runs: int) -> None:
 
 
 def _check_different(paths: Sequence[Path], datasets: Sequence[Dataset]) -> None:
-    """Raise if two runs have the same directory, or two data sets the same name."""
+    """Raise ValueError if two runs share a directory, or two different data sets share a name."""
     try:
         different = {path.resolve() for path in paths}
     except (OSError, RuntimeError) as error:  # a loop of links
@@ -224,7 +226,7 @@ def _train(
     given: Mapping[str, Dataset],
     progress: bool | Bars,
 ) -> None:
-    """Train all unfinished runs, with locked directories."""
+    """Lock the directories of all runs that are not finished, and train these runs."""
     rest = _unfinished(members, options)
     if not rest:
         return
@@ -266,12 +268,18 @@ def _train(
 
 
 def _unfinished(members: Sequence[Member], options: TrainOptions) -> list[Member]:
-    """Return the unfinished runs; a directory that contains another run is an error."""
+    """Return the members whose runs are not finished.
+
+    Raise ValueError if the directory of a member contains another run.
+    """
     return [one for one in members if not one.run.is_finished(one.config, options.evaluate)]
 
 
 def _check_goes_on(member: Member) -> None:
-    """Notify that a finished run continues, or raise if it has no checkpoint."""
+    """Notify the user if the run continues after its end, because more steps were requested.
+
+    Raise ValueError if the run has ended, but has no checkpoint from which it can continue.
+    """
     run, step, end = member.run, max(member.states), member.config.steps
     if not run.exists():
         return
@@ -288,7 +296,10 @@ def _train_locked(
     options: TrainOptions,
     data: Mapping[str, Dataset],
 ) -> None:
-    """Train runs in groups that can resume from the same step."""
+    """Train the unfinished runs `rest` of `members`, in groups.
+
+    All runs of a group resume from the same step.
+    """
     groups = [
         (step, [rest[index] for index in indices])
         for step, indices in group_by_step([set(member.states) for member in rest])
@@ -310,7 +321,7 @@ def _names(members: Sequence[Member]) -> str:
 def _train_what_fits(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    """Train runs together, or in two halves if memory does not suffice."""
+    """Train runs together. If they do not fit into memory, train the two halves of the list."""
     fits = _fits(members, options, data)
     if not fits or options.device.startswith("cuda"):
         free_memory()
@@ -331,7 +342,7 @@ def _train_what_fits(
 
 
 def _fits(members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]) -> bool:
-    """Train runs together, and return whether memory sufficed.
+    """Train runs together, and return whether they fitted into memory.
 
     This is a separate function so that no local variable or traceback keeps the trainer alive.
     """

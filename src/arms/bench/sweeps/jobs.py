@@ -26,7 +26,8 @@ STATES: tuple[State, ...] = get_args(State)
 class Task:
     """A requested run, with its directory and its progress.
 
-    If a run exists, the requested configuration gets the precision of this run.
+    `config` is the requested configuration. If the run exists, `config` has the precision of the
+    existing run.
     """
 
     config: TrainConfig
@@ -51,7 +52,7 @@ class Job:
         return f"{self.tasks[0].path.name}{others}"
 
     def line(self) -> str:
-        """Describe the runs by state, in one line."""
+        """Return one line that lists the runs of the job, grouped by state."""
         config, by_state = self.tasks[0].config, dict[State, list[str]]()
         for task in sorted(self.tasks, key=lambda task: STATES.index(task.state)):
             by_state.setdefault(task.state, []).append(str(task))
@@ -67,7 +68,7 @@ def plan(
     results: Sequence[Path | str] = (),
     on_gpu: bool = False,
 ) -> list[Job]:
-    """Group runs into jobs, including runs that are finished.
+    """Return jobs for all wanted runs, including those that are finished.
 
     Finished runs in `output` and in `results` are not trained again. Unfinished runs in `output`
     are resumed with their precision. On a GPU, runs are trained together if possible.
@@ -89,7 +90,7 @@ def plan(
 
 
 def plan_lines(jobs: Sequence[Job]) -> list[str]:
-    """Return a line for each job, and a final line for all jobs."""
+    """Return one line of text for each job, and a last line with the total."""
     lines = [f"{index}/{len(jobs)} {job.line()}" for index, job in enumerate(jobs, 1)]
     counts = Counter(task.state for job in jobs for task in job.tasks)
     shown = [f"{counts[state]} {state}" for state in STATES if counts[state]]
@@ -97,7 +98,11 @@ def plan_lines(jobs: Sequence[Job]) -> list[str]:
 
 
 def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
-    """Return the unfinished jobs, with large ensembles halved until every slot has a job."""
+    """Return jobs with those runs that are not finished.
+
+    If there are fewer jobs than slots, the largest job is halved, until there are enough jobs or
+    each job has one run.
+    """
     left: list[Job] = []
     for job in jobs:
         rest = {task.config: task for task in job.tasks if task.state in ("unfinished", "missing")}
@@ -114,7 +119,10 @@ def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
 
 
 def experiment_of(run: TrainConfig | Run) -> str:
-    """Return a digest of an identity that ignores precision."""
+    """Return a digest of a run's identity without its precision.
+
+    Runs that differ only in precision have the same digest.
+    """
     found = run.identity() if isinstance(run, Run) else identity(run)
     return digest_of({name: value for name, value in found.items() if name != "precision"})
 
@@ -127,7 +135,12 @@ def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
 
 
 def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Sequence[Run]) -> Task:
-    """Find a run and its progress, preferably with the requested precision."""
+    """Return the task for a configuration, given the existing runs of this configuration.
+
+    The runs `here` are in the output folder, and the runs `elsewhere` in other folders and
+    archives. They may have another precision. A finished run is preferred, and then a run with the
+    requested precision.
+    """
     finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
     if not finished and not here:
         return Task(config, (output / run_name(config)).resolve(), "missing")
@@ -144,7 +157,10 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Return the answer for a run, or False if it is damaged, which its worker will report."""
+    """Return the answer to a question about a run, or False if the run is damaged.
+
+    The worker that trains the run reports the damage.
+    """
     with suppress(ValueError):
         return question()
     return False

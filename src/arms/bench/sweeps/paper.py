@@ -37,7 +37,7 @@ class Wanted(NamedTuple):
 
 
 def wanted_numbers(scale: Scale = "paper") -> list[Wanted]:
-    """Return all numbers of the paper in order, with their runs at a scale."""
+    """Return all numbers of the paper in order, each with the run that reproduces it at a scale."""
     runs = {
         (*setting_of(config)[:3], config.label): replace(config, **CHANGES[scale])
         for table in ("table1", "table2")
@@ -52,7 +52,7 @@ def wanted_numbers(scale: Scale = "paper") -> list[Wanted]:
 def missing_numbers(
     wanted: Sequence[Wanted], output: Path, results: Sequence[Path]
 ) -> list[Wanted]:
-    """Return the numbers without a finished run in these places."""
+    """Return the numbers for which neither `output` nor `results` contain a finished run."""
     jobs = plan([one.config for one in wanted], output, results=results)
     tasks = [task for job in jobs for task in job.tasks]
     done = {experiment_of(task.config) for task in tasks if task.state == "done"}
@@ -60,7 +60,7 @@ def missing_numbers(
 
 
 def missing_lines(scale: Scale, output: Path, results: Path) -> list[str]:
-    """Return a line for each missing number, and a final line that counts them."""
+    """Return a line for each number of the paper that is missing, and a line that counts them."""
     wanted = wanted_numbers(scale)
     missing = missing_numbers(wanted, output, [results])
     runs = len({experiment_of(one.config) for one in missing})
@@ -71,9 +71,10 @@ def missing_lines(scale: Scale, output: Path, results: Path) -> list[str]:
 def finish_paper(
     scale: Scale, output: Path, results: Path, page: Path, **options: Any
 ) -> list[Path]:
-    """Train missing runs, archive finished runs in `output`, and return the written files.
+    """Train the missing runs of the paper's tables, archive them, and write the page.
 
-    Runs that have ended are archived too if others fail, or if Ctrl-C stops the training.
+    Return the paths of all written files. If some runs fail, or if Ctrl-C stops the training, the
+    finished runs are archived nevertheless.
 
     Args:
         scale: Scale of the runs.
@@ -103,7 +104,10 @@ def _keep(
 
 
 def add_to_archives(wanted: Iterable[TrainConfig], output: Path, results: Path) -> list[Path]:
-    """Add finished runs to the archives, each once, and return the changed files."""
+    """Add wanted runs that are finished from `output` to the archives in `results`.
+
+    A run that is already archived is not added again. Return the changed archives.
+    """
     archived = {experiment_of(run) for run in find_runs(results)}
     lacking = {experiment_of(config) for config in wanted} - archived
     new: Mapping[Path, dict[str, Run]] = defaultdict(dict)

@@ -1,6 +1,6 @@
 """The page "The paper, reproduced", which compares all numbers of the paper with ours.
 
-`arms sweep paper` writes it, in Markdown, from archives and the paper's numbers.
+`arms sweep paper` writes this Markdown page from archives and the paper's numbers.
 """
 
 import math
@@ -31,7 +31,8 @@ FAR = 3.0
 BOUND_TABLES = (2, 4)
 """Tables whose runs were trained on the importance-weighted bound."""
 CHANCE = 0.03
-"""Expected fraction beyond FAR by chance, with five seeds (Student's t: 0.017 to 0.040)."""
+"""Expected fraction of differences beyond FAR by chance, with five seeds (Student's t: 0.017 to
+0.040)."""
 
 INTRODUCTION = f"""\
 This page compares the numbers of the paper with our full runs: a million steps, five seeds, and the
@@ -62,7 +63,8 @@ COMPARED = (
     {"loorf", "disarm", "arms-dirichlet", "arms-gaussian"},
     {"vimco", "disarm-ms (unfolded)", "arms-ms-dirichlet (unfolded)"},
 )
-"""Estimators that the conclusions compare in at least one setting."""
+"""Sets of estimators that the conclusions compare. For each set, there must be a setting with all
+of its estimators."""
 
 
 BY_COUNT = """\
@@ -86,17 +88,18 @@ class Beside:
 
     @property
     def count(self) -> int:
-        """K of the paper's number, by the default of the released code."""
+        """K of the paper's number, assumed to be the default of the released code."""
         return released_default_k(self.estimator, self.setting.num_samples)
 
     def difference(self, ours: Cell) -> float:
-        """Return our number minus the paper's."""
+        """Return our number minus the paper's, in nats."""
         return ours.mean - self.number.mean
 
     def errors(self, ours: Cell, runs_of_the_paper: int = RUNS_OF_THE_PAPER) -> float:
-        """Return the difference in standard errors.
+        """Return our number minus the paper's, divided by the standard error of this difference.
 
-        If the paper has a single run, its ± is taken as a standard error.
+        The paper's ± is taken as the standard deviation of `runs_of_the_paper` runs. With a single
+        run, it is taken as a standard error.
         """
         assert ours.std is not None
         assert ours.replicas is not None
@@ -105,7 +108,7 @@ class Beside:
 
 
 def committed(results: Path) -> list[Group]:
-    """Return the archived runs for the paper's tables."""
+    """Return the groups of archived runs in `results` that belong to the paper's tables."""
     wanted = [*configs("table1", "paper"), *configs("table2", "paper")]
     jobs = plan(wanted, "nowhere", results=[results])
     collection = collect([task.path for job in jobs for task in job.tasks if task.state == "done"])
@@ -117,7 +120,7 @@ def committed(results: Path) -> list[Group]:
 
 
 def beside(group: Group) -> list[Beside]:
-    """Return the paper's numbers of a group, with ours."""
+    """Return the paper's numbers for the setting of a group, each beside our numbers."""
     found = []
     for split in ("train", "test"):
         for row in group.rows:
@@ -134,7 +137,10 @@ def beside(group: Group) -> list[Beside]:
 
 
 def page_of(groups: Sequence[Group]) -> str:
-    """Return the page. A conclusion is omitted if its numbers are missing."""
+    """Return the whole page in Markdown.
+
+    The conclusions are omitted if the groups do not contain all estimators in COMPARED.
+    """
     numbers = [one for group in groups for one in beside(group)]
     whole = len(numbers) == len(all_printed())
     title = f"# The paper, reproduced{'' if whole else ' in part'}"
@@ -150,7 +156,10 @@ def page_of(groups: Sequence[Group]) -> str:
 
 
 def coverage(numbers: Sequence[Beside]) -> str:
-    """Return how many numbers of the paper our runs cover, by table and by setting."""
+    """Return the section that says how many numbers of the paper our runs cover.
+
+    It has tables by table of the paper, by setting and by estimator.
+    """
     keys = all_printed()
     totals = [number.table for number in keys.values()]
     ours = [one.number.table for one in numbers]
@@ -194,7 +203,7 @@ def coverage(numbers: Sequence[Beside]) -> str:
 
 
 def conclusion(numbers: Sequence[Beside]) -> str:
-    """Return a summary of the comparison."""
+    """Return the section of conclusions: findings, and a table by data set and network."""
     elbo = [one for one in numbers if one.number.table not in BOUND_TABLES]
     bound = [one for one in numbers if one.number.table in BOUND_TABLES and not is_repeated(one)]
     points = [
@@ -231,14 +240,15 @@ def conclusion(numbers: Sequence[Beside]) -> str:
 
 
 def is_repeated(one: Beside) -> bool:
-    """Return whether a number of table 2 repeats a number of table 1."""
+    """Return whether a number is in DisARM's column of table 2, which repeats table 1."""
     return one.estimator == "disarm-ms (unfolded)" and one.number.table == min(BOUND_TABLES)
 
 
 def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
-    """Return how many numbers are close to the paper's, and all distances.
+    """Return how many of our numbers are close to the paper's, and all absolute differences.
 
-    The first two results use the two interpretations of the paper's ±.
+    A number is close if it is within FAR standard errors. The first count takes the paper's ± as a
+    standard deviation over runs, and the second count takes the ± as a standard error.
     """
     near, near_if_errors = (
         sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers)
@@ -248,7 +258,7 @@ def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
 
 
 def overall(numbers: Sequence[Beside]) -> str:
-    """Summarize the differences between our numbers and the paper's."""
+    """Summarize how our numbers differ from the paper's after training on the ELBO."""
     near, near_if_errors, distances = closeness(numbers)
     return (
         f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the "
@@ -259,7 +269,11 @@ def overall(numbers: Sequence[Beside]) -> str:
 
 
 def agreement(numbers: Sequence[Beside]) -> list[str]:
-    """Return the number of pairs, their mean difference, and how many differ by far."""
+    """Return three cells of a table of conclusions.
+
+    They are the count of numbers, their mean difference from the paper, and how many of them differ
+    by more than FAR standard errors.
+    """
     far = sum(abs(one.errors(one.at_its_count)) > FAR for one in numbers)
     return [
         str(len(numbers)),
@@ -269,7 +283,7 @@ def agreement(numbers: Sequence[Beside]) -> list[str]:
 
 
 def disarm(numbers: Sequence[Beside]) -> str:
-    """Compare DisARM at its K and at K = n."""
+    """Compare DisARM's numbers in the paper with ours, at K = n/2 and at K = n."""
     found = [one for one in numbers if one.estimator == "disarm"]
     nearer = [
         one
@@ -294,7 +308,7 @@ def disarm(numbers: Sequence[Beside]) -> str:
 
 
 def against_loorf(numbers: Sequence[Beside]) -> str:
-    """Compare the advantage of ARMS over LOORF in the paper and in our runs."""
+    """Compare how far ARMS is above LOORF, in the paper and in our runs."""
     parts = []
     for name in ("arms-dirichlet", "arms-gaussian"):
         gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_paper, in_our_runs))
@@ -311,7 +325,7 @@ def against_loorf(numbers: Sequence[Beside]) -> str:
 
 
 def overall_bound(numbers: Sequence[Beside]) -> str:
-    """Summarize the differences for runs on the multi-sample bound."""
+    """Summarize how our numbers differ from the paper's after training on the bound."""
     near, near_if_errors, distances = closeness(numbers)
     parts = []
     for name in dict.fromkeys(one.estimator for one in numbers):
@@ -327,7 +341,7 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
 
 
 def against_vimco(numbers: Sequence[Beside]) -> str:
-    """Compare the advantage of multi-sample ARMS over VIMCO in the paper and in our runs."""
+    """Compare how far multi-sample ARMS is above VIMCO, in the paper and in our runs."""
     gap_printed, gap_ours = (
         gaps(numbers, "arms-ms-dirichlet (unfolded)", of, "vimco") for of in (in_paper, in_our_runs)
     )
@@ -346,7 +360,7 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
 
 
 def by_count(groups: Sequence[Group]) -> str:
-    """Return the mean difference between estimators of the bound for several K."""
+    """Return the section on mean differences between estimators of the bound, for several K."""
     pairs = [
         ("arms-ms-dirichlet (unfolded)", "vimco"),
         ("disarm-ms (unfolded)", "vimco"),
@@ -384,13 +398,13 @@ def by_count(groups: Sequence[Group]) -> str:
 
 
 def above(differences: Sequence[float]) -> str:
-    """Return a mean difference, and how many differences are positive."""
+    """Return the mean of differences, and how many of them are positive, as text."""
     higher = sum(gap > 0 for gap in differences)
     return f"{signed(mean(differences))}, above in {higher} of {len(differences)}"
 
 
 def up(value: float) -> str:
-    """Round a limit up to two digits."""
+    """Return a number as text with two decimals, rounded up."""
     return f"{math.ceil(100 * value) / 100:.2f}"
 
 
@@ -399,7 +413,7 @@ def in_paper(one: Beside) -> float:
 
 
 def in_our_runs(one: Beside) -> float:
-    """Return our number at K = n, which all estimators have."""
+    """Return our number at K = n, at which all estimators can be compared."""
     return one.at_n.mean
 
 
@@ -409,14 +423,17 @@ def gaps(
     value: Callable[[Beside], float],
     other: str = "loorf",
 ) -> list[float]:
-    """Return the advantage of one estimator over another in all settings with both."""
+    """Return the value of `estimator` minus the value of `other`, for all settings with both.
+
+    `value` returns the value of a number, in the paper or in our runs.
+    """
     theirs = {(one.setting, one.split): value(one) for one in numbers if one.estimator == other}
     mine = {(one.setting, one.split): value(one) for one in numbers if one.estimator == estimator}
     return [mine[key] - theirs[key] for key in mine if key in theirs]
 
 
 def section(title: str, groups: Sequence[Group]) -> str:
-    """Return the section for one data set and network."""
+    """Return the section for one data set and network, in Markdown."""
     parts = [title]
     numbers = sorted(
         (one for group in groups for one in beside(group)), key=lambda one: one.number.table
@@ -439,7 +456,7 @@ def section(title: str, groups: Sequence[Group]) -> str:
 
 
 def row(one: Beside) -> list[str]:
-    """Return a row of a table."""
+    """Return the cells of one row of a section's table."""
     ours = [
         text for stat in (one.at_its_count, one.at_n) for text in (str(stat), difference(one, stat))
     ]
@@ -448,14 +465,20 @@ def row(one: Beside) -> list[str]:
 
 
 def difference(one: Beside, ours: Cell) -> str:
-    """Format a difference in nats and in standard errors."""
+    """Format the difference of our number from the paper's, in nats and in standard errors.
+
+    Differences beyond FAR standard errors are bold.
+    """
     errors = one.errors(ours)
     text = f"{signed(one.difference(ours))} ({signed(errors, 1)})"
     return f"**{text}**" if abs(errors) > FAR else text
 
 
 def remarks(groups: Sequence[Group]) -> list[str]:
-    """Return the caveats of some groups without duplicates, with their tables and n."""
+    """Return a Markdown list of the caveats and notes of these groups, or [] if there are none.
+
+    Each caveat appears once, with the tables and the numbers of samples n to which it applies.
+    """
     of: dict[tuple[str, str], list[int]] = {}
     for group in groups:
         tables = sorted({one.number.table for one in beside(group)})
@@ -472,7 +495,7 @@ def remarks(groups: Sequence[Group]) -> list[str]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown."""
+    """Return a Markdown table with these headings and rows."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 

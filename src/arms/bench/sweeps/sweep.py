@@ -27,7 +27,7 @@ from arms.bench.sweeps.engines import SweepEngine, make_engine
 from arms.bench.sweeps.engines.base import Kind, Outcome, Settings
 from arms.bench.sweeps.jobs import Job, experiment_of, plan, plan_lines, split_jobs
 
-ATTEMPTS = 4  # the most attempts for a job whose worker dies, because the job may be the cause
+ATTEMPTS = 4  # limit if the worker of a job dies, because the job may be the cause
 PAUSE = 1.0  # seconds between two checks of runs that another process trains
 
 
@@ -54,12 +54,13 @@ def sweep(
     """Train many runs, and return them. Call the function again to train missing runs.
 
     Interrupted runs are resumed. On GPUs, runs that differ only in estimator and data set are
-    trained together, and their noise depends on each other. On CPUs, each run is trained alone.
-    Several sweeps may share a folder. A run without surviving replicas is reported as diverged, and
-    returned like the others.
+    trained together, and the noise of each run then depends on the others. On CPUs, each run is
+    trained alone. Several sweeps may share a folder. A run without surviving replicas is reported
+    as diverged, and returned like the others.
 
     Args:
-        configs: The configurations. The data set of each may be a path of your own images.
+        configs: The configurations. The `dataset` of a configuration may be the path of your own
+            images.
         output: Folder of new runs. Finished runs in it are kept, and unfinished runs are resumed.
         engine: `here` (this process), `processes`, `ray`, or an engine from
             `arms.bench.sweeps.engines` that you configured, such as `Here("cpu")`.
@@ -124,9 +125,10 @@ def sweep(
 
 
 def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) -> list[Path]:
-    """Train the missing runs of an experiment, and return its page or figures.
+    """Train the missing runs of an experiment and write a report, or draw its figures.
 
-    Experiments in one folder share their runs. The options are further arguments of `sweep`.
+    Only an experiment without runs is drawn. Return the paths of the written files. Experiments in
+    one folder share their runs. The options are further arguments of `sweep`.
     """
     source = find_source(name, scale)
     if not isinstance(source, Sweep):
@@ -140,7 +142,7 @@ def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) 
 
 
 class Tally:
-    """The number of runs in a sweep by result."""
+    """Counts of the runs in a sweep, by result."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         states = Counter(task.state for job in jobs for task in job.tasks)
@@ -149,7 +151,7 @@ class Tally:
         self._trained, self._began = 0, perf_counter()
 
     def add(self, job: Job, outcome: Outcome) -> None:
-        """Count the runs of a job that has ended."""
+        """Add the runs of a job that has ended to the counts."""
         self.counts[outcome.kind] += len(job.tasks)
         self._trained += len(job.tasks)
         if outcome.kind == "failed":
@@ -157,7 +159,7 @@ class Tally:
 
     @property
     def ended(self) -> int:
-        """The number of runs that have ended."""
+        """The number of runs that are done, diverged or failed."""
         return self.counts.total()
 
     def __str__(self) -> str:
@@ -179,10 +181,10 @@ def run_jobs(
     notify: Notify,
     watch: Callable[[Tally], None] = lambda tally: None,
 ) -> None:
-    """Run all jobs until each run is done, diverged or failed, even if workers die.
+    """Run jobs on an engine until each run is done, diverged or failed.
 
-    When the time limit is reached, the remaining runs stay unchanged. `watch` is called at least
-    once a second.
+    If the worker of a job dies, the job is started again, up to ATTEMPTS times. When the time limit
+    is reached, the remaining runs stay unchanged. `watch` is called at least once a second.
     """
     waiting, held, attempts = deque(jobs), list[Job](), Counter[Job]()
     started: list[Job] = []

@@ -21,8 +21,10 @@ from arms.bench.training.engine import choose_device, keep_freed_memory, planned
 Kind: TypeAlias = Literal["done", "diverged", "busy", "failed", "lost", "stopped"]
 """The result of a job.
 
-`busy`: another process is training the run. `lost`: the worker died, and the job can be resumed.
-`stopped`: the time limit was reached, and the job can be resumed."""
+`diverged`: a run has no surviving replica. `busy`: another process is training the run. `lost`: the
+worker died, and the job can be resumed. `stopped`: the time limit was reached, and the job can be
+resumed.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Outcome:
     lines: tuple[str, ...] = ()
 
     def final(self) -> "Outcome":
-        """Return the final result, if the job is not tried again."""
+        """Return the result if the job is not started again: a lost job has failed."""
         return replace(self, kind="failed") if self.kind == "lost" else self
 
 
@@ -52,7 +54,7 @@ class Settings:
 
 
 class SweepEngine(Protocol):
-    """The interface of an engine, which trains jobs. Use it in a `with` block."""
+    """The interface of engines, which train jobs. Use an engine in a `with` block."""
 
     on_gpu: bool  # whether jobs run on GPUs, where ensembles save time
     in_background: bool = True  # whether `start` returns before the job has ended
@@ -70,22 +72,25 @@ class SweepEngine(Protocol):
         return 1
 
     def warning(self) -> str | None:
-        """Return a warning to print before the sweep starts, or ""."""
+        """Return a warning to print before the sweep starts, or None."""
         return None
 
     def start(self, job: Job, settings: Settings) -> None:
-        """Start a job."""
+        """Start a job. The method may return before the job has ended."""
         ...
 
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Return the jobs that have ended, waiting at most `seconds`."""
+        """Return the jobs that have ended since the last call, with their results.
+
+        If there are none, wait at most `seconds` for one.
+        """
         ...
 
 
 def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
-    """Check the resources per job, and return the share of a GPU.
+    """Check the resources of each job, and return its share of a GPU.
 
-    The default share is 1 if there is a GPU, and 0 otherwise.
+    If `gpus_per_job` is None, the share is 1 if there is a GPU, and 0 otherwise.
     """
     as_count(cpus_per_job, 1, "cpus_per_job")
     gpus = float(torch.cuda.is_available()) if gpus_per_job is None else gpus_per_job
@@ -97,7 +102,7 @@ def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
 
 
 def run_job(job: Job, settings: Settings, device: str, progress: bool = False) -> Outcome:
-    """Train a job in this process."""
+    """Train the runs of a job in this process. Errors are returned as the result of the job."""
     if not settings.limit.allows("start", "block", "save"):
         return Outcome("stopped")
     lines: list[str] = []
@@ -120,7 +125,7 @@ def run_job(job: Job, settings: Settings, device: str, progress: bool = False) -
 
 
 def run_in_worker(job: Job, settings: Settings, device: str, threads: int) -> Outcome:
-    """Train a job in a separate process."""
+    """Train a job in a worker process, with the settings and the search path of the sweep."""
     keep_freed_memory()
     sys.argv = list(settings.command)
     if settings.folder not in sys.path:

@@ -64,7 +64,7 @@ class Processes(SweepEngine):
         worker = idle[0] if idle else self._start_worker()
         worker.job = job
         try:
-            with suppress(OSError):  # the worker died while idle, which `ended` detects
+            with suppress(OSError):  # if the worker died while idle, `ended` detects this
                 worker.connection.send((job, settings))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             what = f"model must be a function that other processes can import, got {error}"
@@ -108,7 +108,10 @@ class Processes(SweepEngine):
 
 
 def _local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
-    """Return the device of each process that fits on this machine, at least one."""
+    """Return a list with the device of each process that can run at once on this machine.
+
+    On a CPU, the list has at least one entry.
+    """
     if not gpus_per_job:
         has_affinity = hasattr(os, "sched_getaffinity")
         cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
@@ -121,7 +124,10 @@ def _local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
 
 
 def _serve(connection: Connection, device: str, threads: int) -> None:
-    """Train jobs until the sweep closes the connection or ends."""
+    """Receive jobs from the sweep, train them, and send back their results.
+
+    The function returns when the sweep closes the connection or ends.
+    """
     # Ctrl-C in a terminal also reaches the sweep, which stops its workers after a save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_stop_with_the_sweep, daemon=True).start()
@@ -134,7 +140,10 @@ def _serve(connection: Connection, device: str, threads: int) -> None:
 
 
 def _stop_with_the_sweep() -> None:
-    """Save and stop if the sweep has died, because another sweep may resume the run."""
+    """Wait until the process of the sweep has ended, and then save and stop this worker.
+
+    The worker must stop, because another sweep may resume its run.
+    """
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

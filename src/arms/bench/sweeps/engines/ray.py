@@ -15,7 +15,7 @@ SAVING_SECONDS = 60.0
 
 
 class RayCluster(SweepEngine):
-    """An engine that runs as many Ray tasks at once as fit on the cluster.
+    """An engine that trains jobs on a Ray cluster, as many at once as fit on it.
 
     The run directories must be on a file system that all nodes share and that supports locks.
 
@@ -64,7 +64,7 @@ class RayCluster(SweepEngine):
             self._ray.shutdown()
 
     def slots(self) -> int:
-        return max(1, sum(map(self._fit, self._nodes())))  # at least one, as the cluster may grow
+        return max(1, sum(map(self._fit, self._nodes())))  # the cluster may still grow from zero
 
     def warning(self) -> str | None:
         if any(map(self._fit, self._nodes())):
@@ -83,7 +83,7 @@ class RayCluster(SweepEngine):
         return [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
 
     def _fit(self, node: dict[str, float]) -> int:
-        """Return the number of jobs that fit on a node; no job spans two GPUs."""
+        """Return the number of jobs that fit on a node. A job uses at most one GPU."""
         by_cpu = int(node.get("CPU", 0)) // self._cpus
         return min(by_cpu, int(node.get("GPU", 0)) * int(1 / self._gpus)) if self._gpus else by_cpu
 
@@ -97,7 +97,7 @@ class RayCluster(SweepEngine):
 
 
 def _run_job(job: Job, settings: Settings, device: str, threads: int) -> Outcome:
-    # Ray cancels tasks by SIGINT, which clusters that were started in the background ignore.
+    # Ray cancels a task by SIGINT. A cluster that was started in the background ignores SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     return base.run_in_worker(job, settings, device, threads)
 
@@ -118,7 +118,10 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Raise if nothing answers at an address, because Ray would retry for many minutes."""
+    """Raise OSError if nothing answers at an address.
+
+    Without this check, Ray would try again for many minutes.
+    """
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
         socket.create_connection((host, int(port)), timeout=5).close()
