@@ -293,9 +293,9 @@ def test_measured_tables_hold_the_numbers_of_their_files() -> None:
         f"| 4 | 1.05 | 0.84 | 1.00 | 0.31 | {measured.result('toy_variance')['ratios']['4']['arms']:.2f} |"
         in measured.toy_table()
     )
-    assert "In none of the 18 cases" in measured.about("arm")
+    assert "`arm` has the lowest variance in none of the 18 measured cases" in measured.about("arm")
     assert (
-        "In 9 of the 18 cases it has the lowest variance of the unbiased estimators without derivatives"
+        "derivative-free estimators that we measured, `arms` has the lowest variance in 9 of the 18"
         in measured.about("arms")
     )
     assert (

@@ -109,7 +109,7 @@ def test_wrappers_take_what_all_they_hold_take(latent: arms.Latent) -> None:
         ),
         ([LOORF(4), arms.VIMCO(4)], "must make the same.*expectation.*4-sample bound"),
         ([LOORF(4), Exact()], "Exact enumerates all states"),
-        ([REBAR(4), REBAR(4)], "RELAX has parameters"),
+        ([REBAR(4), REBAR(4)], "RELAX has learned parameters"),
         ([], "Stacked needs at least one estimator and one width for each"),
     ],
 )
