@@ -79,7 +79,9 @@ def check_logits(logits: object, event_axes: str) -> Tensor:
     axes = event_axes.count(",") + 1
     if not isinstance(logits, Tensor):
         torchs = "a torch Bernoulli, Categorical or OneHotCategorical distribution"
-        got = f"{type(logits).__name__}: convert an array with torch.as_tensor"
+        swapped = callable(logits) and not isinstance(logits, type)
+        remedy = "pass the objective first" if swapped else "convert an array with torch.as_tensor"
+        got = f"{type(logits).__name__}: {remedy}"
         raise ValueError(f"logits must be a tensor, {torchs}, or an arms latent, got {got}")
     if logits.dtype not in FLOATS:
         raise ValueError(

@@ -303,3 +303,8 @@ def test_numbers_that_are_not_positive(value: object) -> None:
 def test_a_fraction_below_the_smallest_float_is_not_positive() -> None:
     with pytest.raises(ValueError, match=r"must be a positive, finite number, got Fraction\(1,"):
         as_positive(Fraction(1, 10**400), "temperature")
+
+
+def test_swapped_arguments_are_recognized() -> None:
+    with pytest.raises(ValueError, match="got function: pass the objective first"):
+        arms.expectation(torch.zeros(3, 4), lambda b: b.sum(-1))  # type: ignore[arg-type]
