@@ -100,7 +100,7 @@ class Dataset:
         return f"Dataset({self.name!r}, {counts} images of {size})"
 
     def pixel_mean(self) -> Tensor:
-        """Return the mean of each pixel over training images, as a probability, float32 `[pixels]`."""
+        """Return the mean of each pixel over training images, from 0 to 1, float32 `[pixels]`."""
         # Sums of integers are exact, so the mean is the same on every machine.
         total = self.train.sum(0, dtype=torch.int64)
         return (total.double() / (len(self.train) * self.levels)).float()
@@ -140,7 +140,7 @@ class TrainingImages:
     def batch(
         self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True
     ) -> Tensor:
-        """Draw `size` random images for each replica, `[R, size, pixels]`, as bits or gray values."""
+        """Draw random images for each replica as bits or gray values, `[R, size, pixels]`."""
         device = self.images.device
         if self.spans is None:
             count = replicas * size
@@ -303,7 +303,7 @@ class ImageFiles:
             raise ValueError(f"{expected}, got {got}: give one of them")
 
     def find(self, data_dir: Path | None) -> str:
-        """Return the path of the archive or of the folder with verified files, or "" without them."""
+        """Return the path of the archive, or of the folder with verified files, or ""."""
         if archive := self._archive_in(data_dir):
             return str(archive)
         intact = self.sources and all(source.intact(self._cache()) for source in self.sources)

@@ -355,7 +355,7 @@ def _read_image(path: Path) -> _Image:
     pillow, turning = import_optional("PIL.Image"), import_optional("PIL.ImageOps")
     try:
         with pillow.open(path) as image:
-            frames = getattr(image, "n_frames", 1)  # before `load`, because counting moves in the file
+            frames = getattr(image, "n_frames", 1)  # `load` comes later
             # Pillow (tried on 13.0) swaps the height and the width of images with such an
             # orientation.
             on_its_side = image.getexif().get(ORIENTATION, 1) in ON_ITS_SIDE

@@ -450,7 +450,7 @@ class _AffineLogProb(torch.autograd.Function):
             value[r], _ = _log_prob_and_residual(logits, images, residual[r])
         residual, rows = residual.flatten(1, 2)[:, :kept], rows[:, :kept]
         ctx.mark_non_differentiable(rows, residual)
-        ctx.set_materialize_grads(False)  # or each backward would create zeros for rows and residual
+        ctx.set_materialize_grads(False)  # no zeros for rows and residual
         ctx.save_for_backward(weight, residual)
         return value.movedim(1, 0), rows, residual
 

@@ -221,7 +221,7 @@ class DiscreteVAE(nn.Module):
         return _unflatten(outputs.contiguous(), self.layers[layer].event_shape, "encoder")
 
     def decode_layer(self, layer: int, b: Tensor) -> Tensor:
-        """Return the logits of p for layer number `layer - 1`, given samples b of the next layer."""
+        """Return the logits of p for layer number `layer - 1`, given samples b of the next one."""
         outputs = self.deeper_decoders[layer - 1](self.layers[layer].inputs(b))
         # A compiled backward pass requires the memory layout of the samples.
         return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
@@ -321,7 +321,7 @@ class DiscreteVAE(nn.Module):
         return torch.stack(self.terms(x, every_logits, samples)).sum(0)
 
     def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw samples of b1 from p, starting at the prior of the deepest layer, `[R, count, *event]`."""
+        """Draw samples of the first layer from p, not q, `[R, count, *event]`."""
         logits = self.prior.expand(-1, count, *self.prior.shape[2:])
         b = self.layers[-1].latent(logits).sample(1, generator)[0]
         for index in reversed(range(1, len(self.layers))):
