@@ -110,7 +110,7 @@ def set_design(estimator: Estimator, design: Design, **facts: object) -> None:
 
 
 def count_samples(estimator: Any, least: int, even: bool = False) -> int:
-    """Return the estimator's `num_samples`; raise if it is below `least`, or not `even`."""
+    """Return the estimator's `num_samples`; raise if it is below `least`, or odd despite `even`."""
     what = f"num_samples of {type(estimator).__name__}"
     return as_count(estimator.num_samples, least, what, even=even)
 
@@ -152,7 +152,7 @@ class Learnable(Estimator):
 
 
 def uniform_weights(shape: Sequence[int], generator: Generator) -> nn.Parameter:
-    """Return random weights of a shape `[..., inputs, outputs]` by Glorot's uniform rule."""
+    """Return random weights `[..., inputs, outputs]` from Glorot's uniform distribution."""
     limit = math.sqrt(6 / (shape[-2] + shape[-1]))
     draw = torch.rand(*shape, generator=generator, device=generator.device)
     return nn.Parameter(limit * (2 * draw - 1))

@@ -78,7 +78,8 @@ class Stacked(Estimator):
 def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
     """Return the evaluations and the target of an estimator, or None if it cannot be stacked.
 
-    Estimators can be stacked with each other only if their results are equal.
+    Estimators can be stacked with each other only if this function returns the same for each of
+    them.
     """
     needs, target = estimator.design.needs, estimator.target
     if needs.evaluations is None or any(True for _ in estimator.parameters()):

@@ -101,7 +101,7 @@ def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: An
 
 
 def flips(num_samples: int, **options: Any) -> Flips:
-    """Return `Flips`, with its default coupling created here so that torch.compile can trace it."""
+    """Return `Flips`. The default coupling is created here, so that torch.compile can trace it."""
     return Flips(num_samples, **{"coupling": Cyclic(), **options})
 
 
@@ -166,9 +166,9 @@ def _makers(unbiased: bool) -> dict[str, Factory]:
 
 
 ESTIMATORS: dict[str, Factory] = _makers(unbiased=True)
-"""The unbiased estimators: a mapping from names to functions of the number of samples."""
+"""The unbiased estimators by name. Each value makes the estimator for a number of samples."""
 BIASED_ESTIMATORS: dict[str, Factory] = _makers(unbiased=False)
-"""The biased estimators: a mapping from names to functions of the number of samples."""
+"""The biased estimators by name. Each value makes the estimator for a number of samples."""
 ALL_ESTIMATORS: Mapping[str, Factory] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)
 """All estimators by name, the unbiased ones first."""
 

@@ -9,7 +9,7 @@ from arms.arguments import at_least_float32
 from arms.latents import Latent
 
 PSEUDO_ROWS = 4  # the prior counts as this many rows, because a fit on few rows is noisy
-NEGLIGIBLE = 1e-6  # below this ratio of squares, control to estimate, it may be rounding error
+NEGLIGIBLE = 1e-6  # a control with a smaller share of the estimate's square may be rounding error
 SHORT = 128  # the longest axis on which `sum_of_others` uses a matrix product
 
 

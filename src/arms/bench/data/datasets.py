@@ -303,7 +303,7 @@ class ImageFiles:
             raise ValueError(f"{expected}, got {got}: give one of them")
 
     def find(self, data_dir: Path | None) -> str:
-        """Return the path of the archive, or of the folder with verified files, or ""."""
+        """Return the path of the archive, or of the folder with verified files, or else ""."""
         if archive := self._archive_in(data_dir):
             return str(archive)
         intact = self.sources and all(source.intact(self._cache()) for source in self.sources)

@@ -157,7 +157,7 @@ def _as_whole_numbers(
 
 
 def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
-    """Return the training, validation and test images; training images fill missing splits."""
+    """Return training, validation and test images; a missing split takes training images."""
     found = dict(parts)
     missing = [split for split in ("valid", "test") if split not in parts]
     held = max(1, round(HELD_OUT * len(parts["train"])))
@@ -263,7 +263,7 @@ def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
 
 
 def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
-    """Raise unless all sizes (height, width) are equal; the message names images by the keys."""
+    """Raise unless all sizes (height, width) are equal. The keys are names for the message."""
     (first, size), *others = sizes.items()
     for name, other in others:
         if other != size:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from arms.bench.models.vae import DiscreteVAE
 
 ACTIVE_VARIANCE = 0.01
-"""A latent is active if its probability varies over images by more than this variance."""
+"""A latent is active if the variance of its probability over images exceeds this number."""
 
 
 @contextmanager

@@ -126,7 +126,7 @@ _forward.register_autograd(_backward, setup_context=_remember)
 
 @torch.library.custom_op("arms::product", mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Return the products of two batches of matrices of any dtype, in float32."""
+    """Return the batched matrix product of `a` and `b` in float32, for factors of any dtype."""
     if a.dtype == torch.float32 or not a.is_cuda:
         return torch.bmm(a.float(), b.float())
     return torch.bmm(a, b, out_dtype=torch.float32)
@@ -139,7 +139,7 @@ def _(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.library.custom_op("arms::rough_product", mutates_args=())
 def rough_product(a: Tensor, b: Tensor) -> Tensor:
-    """Return the products of two batches of matrices, with gradients from bfloat16 products."""
+    """Return the batched matrix product of `a` and `b`. Gradients use bfloat16 products."""
     return torch.bmm(a, b)
 
 

@@ -43,7 +43,7 @@ class GrayPixels(PixelLikelihood):
 
 
 class PixelVariances(nn.Module):
-    """Appends log-variances to the means of the pixels: learned, and equal for all images."""
+    """Appends one learned log-variance per pixel to the means, the same for every image."""
 
     def __init__(self, replicas: int, pixels: int) -> None:
         super().__init__()
@@ -88,4 +88,4 @@ LIKELIHOODS: Mapping[str, Callable[[int], PixelLikelihood]] = {
     "gray": lambda levels: GrayPixels(),
     "scaled-gaussian": lambda levels: ScaledGaussianPixels(),
 }
-"""Likelihoods by name, as functions of the levels of the data set."""
+"""The likelihoods by name. Each value makes the likelihood for the levels of a data set."""

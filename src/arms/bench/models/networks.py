@@ -40,7 +40,7 @@ class ReplicaLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply the rows of each replica by the replica's weight, and add its bias."""
+        """Multiply the rows of each replica by the replica's weight, and add the bias."""
         first = x.movedim(-3, 0)  # [R, *lead, B, inputs]: one matrix product per replica
         rows = first.flatten(1, -2)
         # On a GPU, a separate addition is fused, but `baddbmm` needs one more pass over memory.
@@ -83,9 +83,9 @@ def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
 def call_with(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
     """Call a module with `tensors` instead of its own tensors in these places.
 
-    The places are those of `tensor_places`. Tied weights have several places, which is why
-    PyTorch's own support for tied weights is not needed. It would leave the given tensors in a
-    layer that is used twice.
+    The places are those of `tensor_places`. If weights are tied, `tensors` must contain all their
+    places. PyTorch's own support for tied weights is not used, because it would leave the given
+    tensors in a layer that is used twice.
     """
     return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
 
@@ -104,7 +104,7 @@ def perceptron(*hidden: int, slope: float = 0.3) -> Builder:
 
 
 def apply_network(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return network(x). On a CPU, a perceptron is one node of autograd's graph, to save time."""
+    """Return network(x). On a CPU, a perceptron is run as one node of the graph, to save time."""
     layers = list(network) if type(network) is nn.Sequential else []
     fits = len(layers) > 1 and is_faster(x, x) and all(map(_is_plain, layers))
     affine, units = layers[::2], layers[1::2]
@@ -171,7 +171,7 @@ class _Perceptron(torch.autograd.Function):
 def _plain_backward(
     network: nn.Module, x: Tensor, weights: Sequence[Tensor], grad: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """Return the results of `_Perceptron.backward`, but so that they can be differentiated."""
+    """Return the same as `_Perceptron.backward`, but with results that can be differentiated."""
     inputs = [one for one, is_wanted in zip((x, *weights), wanted[2:], strict=True) if is_wanted]
     affine = [name for name, layer in network.named_children() if isinstance(layer, ReplicaLinear)]
     names = [f"{name}.{kind}" for name in affine for kind in ("weight", "bias")]
@@ -185,7 +185,7 @@ NETWORKS: dict[str, Builder] = {
     "nonlinear": perceptron(200, 200),
     "pyramid": perceptron(512, 256, slope=0),
 }
-"""Built-in networks by name, for the encoders of all layers, and mostly for the decoders."""
+"""Built-in networks by name. They are the encoders, and decoders unless in `DECODERS`."""
 DECODERS: dict[str, Builder] = {"pyramid": perceptron(256, 512, slope=0)}
 """The decoders of built-in networks whose decoder differs from the encoder."""
 
@@ -223,7 +223,7 @@ class PixelLikelihood(ABC):
 
     @abstractmethod
     def mean(self, outputs: Tensor) -> Tensor:
-        """Return the mean of p(x|b) as gray values, `[*lead, R, B, pixels]`, to show pictures."""
+        """Return the mean of x under p(x|b), `[*lead, R, B, pixels]`, to be shown as pictures."""
 
     def log_prob_table(self, outputs: Tensor, x: Tensor) -> Tensor:
         """Return log p(x|b) for all pairs of a state b and an image x, `[S, R, B]`.
@@ -233,7 +233,7 @@ class PixelLikelihood(ABC):
         return self.log_prob(outputs.expand(-1, -1, x.shape[-2], -1), x)
 
     def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
-        """Return the first bias of a built-in decoder's outputs, given the mean of each pixel."""
+        """Return initial biases for the outputs of a built-in decoder, given each pixel's mean."""
         return pixel_mean.new_zeros(self.outputs(len(pixel_mean)))
 
     def scaled(self, x: Tensor) -> Tensor:
@@ -393,8 +393,8 @@ def affine_log_prob(
     """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]`, in half the time.
 
     The logits are overwritten to save memory traffic. Only the first `attached` samples have
-    gradients; by default, all have. With `all_inward`, all samples have gradients for h in any
-    case.
+    gradients; by default, all have. With `all_inward`, the gradient for h is computed for
+    all samples.
     """
     attached = len(h) if attached is None else attached
     inward = len(h) if all_inward else attached
@@ -403,7 +403,7 @@ def affine_log_prob(
         from arms.bench.models import kernels
 
         return kernels.affine_log_prob(h, weight, bias, x, attached, roughly, inward)
-    # The gradients of h and of the weights are two nodes, so that each can be left out.
+    # Two nodes, one for the gradient of h and one for the weights, so that each can be skipped.
     inputs = h, weight.detach(), bias.detach(), x, inward
     value: Tensor
     value, rows, residual = _AffineLogProb.apply(*inputs)  # type: ignore[no-untyped-call]

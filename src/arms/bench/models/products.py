@@ -17,7 +17,7 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 
 
 def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return a `[R, m, k]` times b `[R, k, n]` plus a bias `[R, 1, n]`.
+    """Return `a @ b + bias` for a `[R, m, k]`, b `[R, k, n]` and bias `[R, 1, n]`.
 
     The result can be differentiated any number of times. Each replica has a separate product, so
     that the result of a replica does not depend on the number of replicas.
@@ -41,7 +41,7 @@ def _multiply_all(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return a `[m, k]` times b `[k, n]` plus a bias `[n]`, without support for autograd."""
+    """Return `a @ b + bias` for a `[m, k]`, b `[k, n]` and bias `[n]`, without autograd."""
     if not is_faster(a, b):
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     if not (b.is_contiguous() or b.t().is_contiguous()):

@@ -52,7 +52,7 @@ class PlainNetwork(nn.Module):
         return outputs.reshape(*x.shape[:-1], -1)
 
     def extra_repr(self) -> str:
-        """Return the shape of an input, as text for the repr."""
+        """Return text for the module's repr: the shape of an input."""
         return f"shape={self.shape}" if self.shape else ""
 
 
@@ -263,7 +263,7 @@ def _check_replaceable_tensors(model: DiscreteVAE) -> None:
 
 
 def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
-    """Raise if places share weights in a way that would be lost with a replica axis."""
+    """Raise if weights are shared in a way that a replica axis would break."""
     memory: dict[int, str] = {}
     for places, tensor in tensors.items():
         if len(places) > 1 and set(WIDE) & set(places):
@@ -277,7 +277,7 @@ def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Return whether `one`, the attribute of a replica, is a constant tensor unlike `other`."""
+    """Return whether `one` is a constant tensor that differs from `other` of another replica."""
     if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
         return False
     return not isinstance(other, Tensor) or one.dtype != other.dtype or not torch.equal(one, other)

@@ -47,7 +47,7 @@ class BitLayer:
         self.event_shape, self.raw = torch.Size([latents]), raw
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the latent with these logits; `context` is for estimators of bits like RELAX."""
+        """Return the latent with these logits; `context` is for estimators such as RELAX."""
         return Bits(logits, context)
 
     def inputs(self, b: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ class DiscreteVAE(nn.Module):
         return self.layers[0].event_shape
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the first layer's latent with these logits; `context` is for RELAX on bits."""
+        """Return the first layer's latent with these logits; `context` is for RELAX."""
         return self.layers[0].latent(logits, context)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -216,12 +216,12 @@ class DiscreteVAE(nn.Module):
         return _unflatten(apply_network(self.encoder, inputs), self.event_shape, "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
-        """Return the logits of q for layer number `layer`, given samples of the previous layer."""
+        """Return the logits of q for layer `layer` (from 0), given samples of the previous one."""
         outputs = self.deeper_encoders[layer - 1](self.layers[layer - 1].inputs(below))
         return _unflatten(outputs.contiguous(), self.layers[layer].event_shape, "encoder")
 
     def decode_layer(self, layer: int, b: Tensor) -> Tensor:
-        """Return the logits of p for layer number `layer - 1`, given samples b of the next one."""
+        """Return the logits of p for layer `layer - 1`, given samples b of layer `layer`."""
         outputs = self.deeper_decoders[layer - 1](self.layers[layer].inputs(b))
         # A compiled backward pass requires the memory layout of the samples.
         return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
@@ -250,11 +250,11 @@ class DiscreteVAE(nn.Module):
             b: Samples, or points between samples.
             x: The images.
             logits: The logits of q(b|x).
-            attached: k, if the log-weights of only the first k points must be differentiable with
-                respect to parameters and logits. By default, all are.
-            differentiated: k, if the log-weights of the last k points must be differentiable with
-                respect to these points. If none of these points is attached, parameters and logits
-                are constants for them.
+            attached: The log-weights of the first `attached` points can be differentiated with
+                respect to parameters and logits. By default, all can.
+            differentiated: The log-weights of the last `differentiated` points can be
+                differentiated with respect to these points. If none of these points is attached,
+                parameters and logits are constants for them.
             twice: Whether the gradient with respect to the points is differentiated again, which
                 needs a slower likelihood.
             analytic_kl: Return log p(x|b) - KL(q(b|x) | p(b)) instead. The divergence is treated as
@@ -321,7 +321,7 @@ class DiscreteVAE(nn.Module):
         return torch.stack(self.terms(x, every_logits, samples)).sum(0)
 
     def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw samples of the first layer from p, not q, `[R, count, *event]`."""
+        """Draw samples of the first layer from the generative model p, `[R, count, *event]`."""
         logits = self.prior.expand(-1, count, *self.prior.shape[2:])
         b = self.layers[-1].latent(logits).sample(1, generator)[0]
         for index in reversed(range(1, len(self.layers))):
@@ -344,9 +344,9 @@ class DiscreteVAE(nn.Module):
     ) -> Tensor:
         """Return log p(x|b1), `[n, R, B]`.
 
-        Autograd's graph leads to the parameters from the first `attached` points, by default from
-        all. If `differentiated`, it also leads from every result to its point. With `twice`, second
-        derivatives are possible.
+        The results at the first `attached` points can be differentiated with respect to parameters;
+        by default, all can. If `differentiated`, all results can be differentiated with respect to
+        the points b. With `twice`, second derivatives are possible.
         """
         bits = isinstance(self.likelihood, BernoulliPixels)
         if bits and twice:  # the faster functions below can be differentiated only once
@@ -377,8 +377,8 @@ def _attach_first(
 ) -> Tensor:
     """Apply a network to all samples.
 
-    Only the first `attached` outputs have a graph to the parameters. If `differentiated`, all
-    outputs have a graph to their samples.
+    Only the first `attached` outputs can be differentiated with respect to parameters. If
+    `differentiated`, all outputs can be differentiated with respect to the samples b.
     """
     if attached is None or attached == len(b):
         return apply_network(network, b)

@@ -160,7 +160,7 @@ class Engine:
 
 
 class Noise:
-    """The state of a run's random numbers, which a GPU's default generator gets during a step.
+    """The random state of a run. During a step on a GPU, the default generator has this state.
 
     Compiled code and CUDA graphs can draw only from the default generator. `active()` puts this
     run's state there, and restores the user's state afterwards.
@@ -188,7 +188,7 @@ class Noise:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Draw this run's random numbers inside a `with` block."""
+        """Let draws inside a `with` block use this run's random numbers."""
         if self._default is None or self._is_active:
             yield
             return

@@ -24,7 +24,7 @@ def estimate_states(
 ) -> Estimate:
     """Return the estimate that `arms.Exact` would make, for a model with one layer.
 
-    With f(s) the log-weight of state s, the value is E[f], and the gradient is E[(f - E[f]) s].
+    With f(s) the objective at state s, the value is E[f], and the gradient is E[(f - E[f]) s].
     `logits` must be constants.
     """
     flat, shape = states.flatten(1), states.shape[1:]

@@ -13,7 +13,7 @@ from arms.objective import Options
 UNCHECKED = Options(checks="none", log_weights=True)
 """Options without checks of the objective's values.
 
-The model guarantees their shapes. Values that are not finite show in the parameters."""
+The model guarantees their shapes. Values that are not finite become visible in the parameters."""
 
 
 class LayeredEstimate(NamedTuple):

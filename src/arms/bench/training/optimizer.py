@@ -45,7 +45,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, list[Tensor]]:
-        """Return each kind of state: one tensor per parameter, with the parameter's shape."""
+        """Return the state: for each kind, one tensor per parameter, of the parameter's shape."""
 
     @abstractmethod
     def second_moments(self) -> list[Tensor]:
@@ -125,9 +125,9 @@ def plain_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def per_parameter(rate: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return one tensor for each parameter, by which its update can be multiplied.
+    """Return one tensor of rates for each parameter, which broadcasts with the parameter.
 
-    A single rate is repeated. Rates `[R]` are reshaped to apply to each parameter's leading axis.
+    A single rate is repeated. Rates `[R]` are aligned with the leading axis of the parameter.
     """
     if rate.ndim == 0:
         return [rate] * len(parameters)
@@ -202,7 +202,7 @@ class LearningRates:
         self._decay = self._column(lambda c: c.decay_factor if c.schedule == "step" else 1)
 
     def after(self, steps_done: Tensor) -> tuple[Tensor, Tensor]:
-        """Return two rates for the next step, the one of Adam and the one of the prior."""
+        """Return the rate of Adam and the rate of the prior for the next step."""
         if not self._changes:
             return self._rate, self._prior_rate
         # The prior follows the same schedule. Otherwise, it would still move at the end.

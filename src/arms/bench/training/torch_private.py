@@ -26,7 +26,7 @@ INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
     "fallback_random": True,  # the same random numbers as in eager kernels, and faster
     "comprehensive_padding": False,  # aligned rows do not justify the copies before an operator
     "unroll_reductions_threshold": 32,  # write sums over a few samples as additions
-    "max_pointwise_cat_inputs": 3,  # do not fuse the concatenated runs of an ensemble
+    "max_pointwise_cat_inputs": 3,  # compute more concatenated parts one by one
 }
 
 

@@ -215,7 +215,7 @@ class Trainer:
         self.sums[TRAIN_ELBO.key].add_(elbo)
 
     def _num_attached(self, points: int) -> int:
-        """Return k such that decoder and prior learn from the first k of this many points."""
+        """Return how many points, counted from the first, train the decoder and the prior."""
         enumerates = self.needs.evaluations is None
         samples = points if enumerates else self.estimator.design.num_samples
         return min(points, self.estimator.target.num_attached(samples))
@@ -229,7 +229,7 @@ class Trainer:
         return (values[1:] if isinstance(self.estimator, ExtraSample) else values).mean((0, 2))
 
     def _estimate_layers(self, x: Tensor) -> BackwardStarts:
-        """Do the same as `draw_and_estimate` after the draw of x, for a model of several layers."""
+        """Return the result of `draw_and_estimate` for images x and a model of several layers."""
         found = estimate_chains(self.model, self.estimator, x, self._generator)
         self._add_to_sums(found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]

@@ -1,10 +1,10 @@
-r"""GAPPED-ST: straight-through Gumbel-softmax with deterministic amounts instead of noise.
+r"""GAPPED-ST: straight-through Gumbel-softmax with a deterministic step instead of noise.
 
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_i)}{\tau},
    \qquad y_i = \sigma(m_i/\tau), \quad m_i = \max\big((2 b_i - 1)\,\phi,\ \gamma\big) $$
 
-A bit chooses between the logits 0 and phi. The logit of the chosen value is raised until it exceeds
-the other logit by at least the gap gamma. The added amount is treated as a constant, and the
+A bit chooses between the logits 0 and phi. The step raises the logit of the chosen value until it
+exceeds the other logit by at least the gap gamma. The step is treated as a constant, and the
 gradient passes through the softmax of the raised logits. This removes the variance of the noise.
 
 Biased because the derivative at b differs from f(1) - f(0), and because the factor y (1 - y) / tau

@@ -51,8 +51,8 @@ class Midpoint(Estimator):
             these samples independent.
         pairs: The least number of pairs that share a midpoint, at most n/2. With 1, only the
             midpoints are differentiated. With 2 or more, all points are.
-        own_bits: Whether to subtract Z of the module docstring if there are several independent
-            midpoints. Z reduces the noise that comes from a latent's own bit.
+        own_bits: Whether to subtract a second control variate if there are several independent
+            midpoints. It reduces the noise that comes from a latent's own bit.
         at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4. The
             derivatives at the other pairs then form each pair's control variate, and the objective
             is evaluated at samples only.

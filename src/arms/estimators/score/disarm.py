@@ -39,7 +39,7 @@ from arms.latents import Binary, Bits, Latent
 
 @dataclass(frozen=True)
 class DisARM(Estimator):
-    """DisARM, averaged over n/2 antithetic pairs. For K categories, the cost grows as K^2.
+    """DisARM, averaged over n/2 antithetic pairs. The cost per latent of K categories grows as K^2.
 
     Args:
         num_samples: n, even.
