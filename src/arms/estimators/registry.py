@@ -231,7 +231,7 @@ def _factory(name: str) -> Factory:
 
 
 def _shared_or_new(name: str, num_samples: int) -> Estimator:
-    """Return a cached object for the same arguments, unless it has learned parameters."""
+    """Return an estimator from the cache, or a new one. Those with parameters are not cached."""
     if torch.compiler.is_compiling() or type(num_samples) is not int:
         return _factory(name)(num_samples)
     found = _SHARED.get((name, num_samples))

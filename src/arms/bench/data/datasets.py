@@ -476,7 +476,7 @@ DATASETS = {entry.name: entry for entry in _ENTRIES}
 
 
 class Status(NamedTuple):
-    """A data set by name, whether it is available offline, and in which place."""
+    """The name and description of a data set, and whether and where it is available offline."""
 
     name: str
     description: str

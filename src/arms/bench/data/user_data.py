@@ -333,7 +333,7 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
 
 
 def _image_files(folder: Path) -> list[Path]:
-    """Return all image files below a folder in order, following links to folders."""
+    """Return the sorted paths of all image files below a folder, also in linked folders."""
     found = []
     for place, folders, names in os.walk(folder, onerror=_fail, followlinks=True):
         for link in (path for name in folders if (path := Path(place, name)).is_symlink()):

@@ -1,4 +1,4 @@
-"""Likelihoods of gray values from published benchmarks, and all likelihoods by name."""
+"""Likelihoods of gray values that published benchmarks use, and all likelihoods by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

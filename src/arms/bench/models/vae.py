@@ -210,7 +210,7 @@ class DiscreteVAE(nn.Module):
         return self.layers[0].latent(logits, context)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the logits of q(b1|x), `[R, B, *event]`."""
+        """Return the logits of q for the first layer, given images x, `[R, B, *event]`."""
         pixels, scaled = self.likelihood.scaled(x), self.likelihood.scaled
         inputs = pixels if self.raw else pixels - scaled(self.pixel_mean)
         return _unflatten(apply_network(self.encoder, inputs), self.event_shape, "encoder")
@@ -227,11 +227,11 @@ class DiscreteVAE(nn.Module):
         return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
 
     def decode(self, b: Tensor) -> Tensor:
-        """Return the decoder's outputs, such as logits of pixels `[*lead, R, B, pixels]`."""
+        """Return the decoder's outputs given b1, such as logits of pixels `[*lead, R, B, pixels]`."""
         return self._checked(self.decoder(self.layers[0].inputs(b)))
 
     def mean_image(self, b: Tensor) -> Tensor:
-        """Return the mean of p(x|b1), `[*lead, R, B, pixels]` from 0 to 1."""
+        """Return the mean image given samples b of the first layer, `[*lead, R, B, pixels]`."""
         return self.likelihood.mean(self.decode(b))
 
     def log_weights(
@@ -283,7 +283,7 @@ class DiscreteVAE(nn.Module):
     forward = log_weights
 
     def kl(self, logits: Tensor) -> Tensor:
-        """Return KL(q(b|x) | p(b)) in nats, `[R, B]`, of a model with one layer."""
+        """Return the divergence KL(q(b|x) | p(b)) in nats, `[R, B]`, of a model with one layer."""
         weight, constant = self.layers[0].log_ratio(self.prior, logits)
         mean = self.layers[0].mean(logits)
         return -(mean * weight).flatten(-len(self.event_shape)).sum(-1) - constant

@@ -210,7 +210,7 @@ class Noise:
         return holder.get_state() if holder else self._state
 
     def set_state(self, state: Tensor) -> None:
-        """Set the state to a result of `get_state`."""
+        """Set the state of the run's generator to a state that `get_state` returned."""
         if holder := self._holder():
             holder.set_state(state.cpu())
         else:

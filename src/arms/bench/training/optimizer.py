@@ -1,8 +1,8 @@
 """Optimizers with accessible state, and learning rates.
 
 Rates are computed on the device, so that a CUDA graph can be replayed while they change. PyTorch's
-private kernels were tried on 2.11 and 2.13 and are expected from 2.8 on. Versions without
-them use public operations, which are slower, and agree up to rounding.
+private kernels were tried on 2.11 and 2.13, and are expected from 2.8 on. With other versions,
+public operations are used, which are slower, and give the same results up to rounding.
 """
 
 import math
@@ -22,7 +22,7 @@ HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
 FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
 EPSILON = 1e-7
-"""The default of TensorFlow, which the paper uses."""
+"""The default of TensorFlow, which the ARMS paper uses."""
 RATE_FIELDS = (
     *("learning_rate", "prior_learning_rate"),
     *("schedule", "warmup_steps", "decay_every", "decay_factor"),

@@ -338,7 +338,7 @@ class Trainer:
         return tensors
 
     def load_state(self, tensors: State) -> None:
-        """Set the trainer's state to a result of `state()`."""
+        """Restore a state that `state()` returned, by copies into the trainer's own tensors."""
         own = self.state()
         check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
