@@ -227,7 +227,7 @@ class DiscreteVAE(nn.Module):
         return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
 
     def decode(self, b: Tensor) -> Tensor:
-        """Return the decoder's outputs given b1, such as logits of pixels `[*lead, R, B, pixels]`."""
+        """Return the decoder's outputs given b1, such as pixel logits `[*lead, R, B, pixels]`."""
         return self._checked(self.decoder(self.layers[0].inputs(b)))
 
     def mean_image(self, b: Tensor) -> Tensor:

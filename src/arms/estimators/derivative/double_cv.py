@@ -6,8 +6,7 @@ $$ g = \mathrm{LOORF}[f]
    \quad G_i = \frac{\partial f}{\partial b}(b_i) $$
 
 LOORF[h] is the leave-one-out estimate with h in place of f. The coefficient alpha is fitted on the
-other rows of the batch. The published method learns one
-number for all rows.
+other rows of the batch. The published method learns one number for all rows.
 
 Unbiased because the term in parentheses has mean zero for independent samples. Given the other
 samples, c_i is constant, so E[h_i (b_i - p)] = Cov(b) c_i. The baseline of sample i contains the

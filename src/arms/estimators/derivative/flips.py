@@ -7,7 +7,7 @@ $$ g_k = \frac1n \sum_i \tfrac12 |b_{ik} - p_k|\, G_k(b_i)
        + \frac1m \sum_j \frac{1[K_j = k]}{q_k}\, v_k
          \Big[ f(b_j^1) - f(b_j^0) - \tfrac12 \big(G_k(b_j^0) + G_k(b_j^1)\big) \Big], $$
 
-where v = p (1 - p), and b_j^1 and b_j^0 are sample b_j with latent k set to 1 and to 0. One of the
+where v = p (1 - p), and b^1 and b^0 are sample b_j with latent k set to 1 and to 0. One of the
 two is the sample itself, the other is its flip. The first sum is `reinmax`, the trapezoid rule. Its
 error for a single bit is of third order. The flips measure this error.
 
