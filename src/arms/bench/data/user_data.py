@@ -373,7 +373,7 @@ def _read_image(path: Path) -> _Image:
     for refused, expected, got in (
         (frames > 1 and image.format != "MPO", "one image", f"{frames} frames: save each frame"),
         (scrambled, "upright", "a rotated uncompressed TIFF, which Pillow misreads: rotate it"),
-        (signed, "without signed numbers", "signed pixels of unknown black: save it unsigned"),
+        (signed, "unsigned", "signed pixels, whose black is unknown: save unsigned pixels"),
         (transparent, "opaque", "transparent pixels: put the image on a background first"),
     ):
         if refused:
