@@ -29,7 +29,8 @@ class Estimate(NamedTuple):
     grad: Any
     """The gradient with respect to the logits, `[*batch, *event]`, in the direction of ascent.
 
-    It is a dictionary for a joint latent, and is attached to the estimator's parameters only."""
+    For a joint latent, this is a dictionary with one gradient per part. Autograd's graph connects
+    the gradient with the estimator's own parameters only."""
     value: Tensor
     """The target as estimated from the samples, `[*batch]`, attached to autograd's graph."""
     values: Tensor
@@ -49,18 +50,18 @@ class Estimator(ABC):
     design: Design
     """The points at which the objective is evaluated, and their joint distribution."""
     target: Target = Expectation()
-    """The function of the values whose expectation is differentiated."""
+    """The quantity that is differentiated: the expectation E[f(b)], a bound, or the best of k."""
     unbiased: bool = True
     """Whether the expectation of the estimate is the gradient for every objective."""
     requires: tuple[type, ...] = ()
-    """Capabilities of the latent that `combine` needs, in addition to those of the design."""
+    """Capabilities of the latent that `combine` needs, besides the ones that the design needs."""
 
     @abstractmethod
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         """Combine values into the gradient `[*batch, *event]`, in the direction of ascent.
 
-        Must be a pure function, because exact tests evaluate it on all outcomes at once. The result
-        may be attached to `parameters()` only.
+        This must be a pure function, because exact tests evaluate it on all outcomes at once.
+        Autograd's graph may connect the result with `parameters()` only.
 
         Args:
             draw: The points that the design has drawn.
@@ -71,7 +72,7 @@ class Estimator(ABC):
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the estimator's own parameters, which are trained on `arms.variance_loss`."""
+        """Yield the estimator's own parameters; `arms.variance_loss` is the loss to train them."""
         return iter(())
 
     def __call__(
@@ -92,7 +93,7 @@ class Estimator(ABC):
             chunk: As for `arms.expectation`.
             validate: As for `arms.expectation`.
         """
-        from arms.estimate import estimate  # estimate builds on this contract
+        from arms.estimate import estimate  # `arms.estimate` imports this module
         from arms.latents import as_latent
         from arms.objective import Options
 
@@ -103,19 +104,23 @@ class Estimator(ABC):
 
 
 def set_design(estimator: Estimator, design: Design, **facts: object) -> None:
-    """Set the design, and further attributes, of an estimator that is a frozen dataclass."""
+    """Set the design of an estimator, a frozen dataclass, and the attributes in `facts`."""
     for name, value in {"design": design, **facts}.items():
         object.__setattr__(estimator, name, value)
 
 
 def count_samples(estimator: Any, least: int, even: bool = False) -> int:
-    """Check and return the `num_samples` of an estimator."""
+    """Return the estimator's `num_samples`; raise if it is below `least`, or odd despite `even`."""
     what = f"num_samples of {type(estimator).__name__}"
     return as_count(estimator.num_samples, least, what, even=even)
 
 
 class Wrapper(Estimator):
-    """An estimator that modifies an inner estimator, and has its target and properties."""
+    """An estimator that modifies another one, called the inner estimator.
+
+    It has the parameters of the inner estimator and, unless `wrap` gets other values, the same
+    `unbiased` and `requires`.
+    """
 
     inner: Estimator
 
@@ -128,7 +133,7 @@ class Wrapper(Estimator):
 
 
 class Learnable(Estimator):
-    """An estimator with parameters, which can be created for several replicas of a model."""
+    """An estimator with parameters, which `prepare` creates for several replicas of a model."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
         modules = (value for value in vars(self).values() if isinstance(value, nn.Module))
@@ -138,26 +143,26 @@ class Learnable(Estimator):
     def prepare(
         self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator
     ) -> Self:
-        """Return the estimator with fresh parameters for R replicas, on the generator's device.
+        """Return a copy of the estimator with new parameters, on the generator's device.
 
-        Logits have shape `[R, B, *event]`, and the context of the latents has shape `[R, B, c]`.
-        Replicas must not share parameters. Every parameter therefore has a leading axis of length
-        R, and broadcasts over the batch.
+        `logits_shape` is `[R, B, *event]` for R replicas. `context_shape` is the shape of the
+        latent's context, `[R, B, c]`. Replicas must not share parameters. Every parameter therefore
+        has a leading axis of length R, and broadcasts over the batch.
         """
 
 
 def uniform_weights(shape: Sequence[int], generator: Generator) -> nn.Parameter:
-    """Return initial weights `[..., inputs, outputs]` for a learned network (Glorot)."""
+    """Return random weights `[..., inputs, outputs]` from Glorot's uniform distribution."""
     limit = math.sqrt(6 / (shape[-2] + shape[-1]))
     draw = torch.rand(*shape, generator=generator, device=generator.device)
     return nn.Parameter(limit * (2 * draw - 1))
 
 
 def variance_loss(estimate: Estimate) -> Tensor:
-    """Return the squared norm of an estimate, averaged over the batch.
+    """Return the squared norm of an estimated gradient, averaged over the batch.
 
-    Minimize it to train the parameters of an estimator. They do not change the mean of an unbiased
-    estimate, so the loss differs from the variance by a constant only.
+    Minimize this loss to train the parameters of an estimator. These parameters do not change the
+    mean of an unbiased estimate, so the loss differs from the variance by a constant only.
 
     Args:
         estimate: The result of calling an estimator that has parameters.

@@ -1,4 +1,4 @@
-"""Estimators made of other estimators."""
+"""Estimators that contain other estimators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from arms.targets import Expectation
 
 @dataclass(frozen=True)
 class ExtraSample(Wrapper):
-    """Wrap an estimator so that its value is f at one further, independent sample.
+    """Wrap an estimator so that `Estimate.value` is f at one additional, independent sample.
 
     >>> from arms import LOORF
     >>> ExtraSample(LOORF(4)).design.needs.evaluations
@@ -21,7 +21,7 @@ class ExtraSample(Wrapper):
     """
 
     inner: Estimator
-    """The estimator that provides the gradient for the logits."""
+    """The estimator of the gradient."""
 
     def __post_init__(self) -> None:
         if not self.inner.target.is_expectation:
@@ -36,11 +36,12 @@ class ExtraSample(Wrapper):
 
 @dataclass(frozen=True)
 class Stacked(Estimator):
-    """Several estimators, each for a part of the first batch axis.
+    """Several estimators, each for its own part of the first batch axis.
 
     Args:
-        inners: The estimators, with the same target, number of points, samples and derivatives.
-        widths: The number of entries of the first batch axis that each estimator serves.
+        inners: The estimators. They must have the same target, and the same numbers of points,
+            samples and derivatives.
+        widths: For each estimator, its number of entries of the first batch axis.
 
     >>> from arms import ARMS, LOORF
     >>> Stacked([LOORF(4), ARMS(4)], [2, 3])(lambda b: b.sum(-1), torch.zeros(5, 7, 3)).grad.shape
@@ -75,7 +76,11 @@ class Stacked(Estimator):
 
 
 def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
-    """Return the evaluations that an estimator makes, or None if it cannot be stacked."""
+    """Return the evaluations and the target of an estimator, or None if it cannot be stacked.
+
+    Estimators can be stacked with each other only if this function returns the same for each of
+    them.
+    """
     needs, target = estimator.design.needs, estimator.target
     if needs.evaluations is None or any(True for _ in estimator.parameters()):
         return None
@@ -83,7 +88,7 @@ def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
 
 
 def reason_not_stacked(first: Estimator, other: Estimator) -> str:
-    """Return why two estimators cannot be stacked, or "" if they can."""
+    """Return why two estimators cannot be parts of one `Stacked`, or "" if they can."""
     for one in (first, other):
         if evaluation_signature(one) is None:
             enumerates = one.design.needs.evaluations is None

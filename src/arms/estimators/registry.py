@@ -69,15 +69,15 @@ __all__ += ["relax_control", "variance_loss"]
 
 DEFAULT_NUM_SAMPLES = 8
 Factory = Callable[..., Estimator]
-"""A function that makes an estimator for a number of samples; some take options like `folded`."""
+"""A function that makes an estimator from `num_samples`, and perhaps options like `folded`."""
 Tier = Literal["recommended", "published", "experimental"]
 """Whether an estimator is recommended, published elsewhere, or new and little used."""
-LONGEST, LONGEST_VALUE = 60, 24  # the most characters of a label, and of a value in a label
+LONGEST, LONGEST_VALUE = 60, 24  # largest numbers of characters: of a label, of a value in a label
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An entry of the table; `make` returns the estimator for a number of samples."""
+    """An estimator in the table; `make` creates it for a given number of samples."""
 
     tier: Tier
     name: str
@@ -92,16 +92,16 @@ experimental = partial(Entry, "experimental")
 
 
 def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: Any) -> OnBound:
-    """Return an estimator of the bound's gradient that applies an inner rule.
+    """Return `OnBound` with the inner estimator that `rule` makes.
 
-    Half of the samples form the bound, and the inner rule draws the other half.
+    Half of the samples form the bound, and the inner estimator draws the other half.
     """
     half = as_count(num_samples, 4, "num_samples on the bound", even=True) // 2
     return OnBound(rule(half, **options), half, folded)
 
 
 def flips(num_samples: int, **options: Any) -> Flips:
-    """Return `Flips`. Its default coupling is created here so that torch.compile can trace it."""
+    """Return `Flips`. The default coupling is created here, so that torch.compile can trace it."""
     return Flips(num_samples, **{"coupling": Cyclic(), **options})
 
 
@@ -157,7 +157,7 @@ ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in TABLE}
 ALIASES: Mapping[str, str] = {alias: entry.name for entry in TABLE for alias in entry.aliases}
 _UNFOLDED = ("disarm-ms", "loorf-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s")
 PAPER_FORMS: Mapping[str, str] = {f"{name}-paper": ALIASES.get(name, name) for name in _UNFOLDED}
-"""Names of estimators of a bound with `folded=False`, as in their papers."""
+"""Names that stand for an estimator of a bound with `folded=False`, as in its paper."""
 
 
 def _makers(unbiased: bool) -> dict[str, Factory]:
@@ -166,9 +166,9 @@ def _makers(unbiased: bool) -> dict[str, Factory]:
 
 
 ESTIMATORS: dict[str, Factory] = _makers(unbiased=True)
-"""The unbiased estimators by name; each entry makes one for a number of samples."""
+"""The unbiased estimators by name. Each value makes the estimator for a number of samples."""
 BIASED_ESTIMATORS: dict[str, Factory] = _makers(unbiased=False)
-"""The biased estimators by name; each entry makes one for a number of samples."""
+"""The biased estimators by name. Each value makes the estimator for a number of samples."""
 ALL_ESTIMATORS: Mapping[str, Factory] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)
 """All estimators by name, the unbiased ones first."""
 
@@ -231,7 +231,7 @@ def _factory(name: str) -> Factory:
 
 
 def _shared_or_new(name: str, num_samples: int) -> Estimator:
-    """Return a cached object for the same arguments, unless it has learned parameters."""
+    """Return an estimator from the cache, or a new one. Those with parameters are not cached."""
     if torch.compiler.is_compiling() or type(num_samples) is not int:
         return _factory(name)(num_samples)
     found = _SHARED.get((name, num_samples))
@@ -271,7 +271,7 @@ def num_samples_of(estimator: Estimator) -> int:
 
 
 def label(estimator: Estimator) -> str:
-    """Return an estimator's class and settings, without num_samples and learned numbers.
+    """Return a short text: an estimator's class and settings, but no num_samples or parameters.
 
     >>> from arms import ARMS, LOORF, REBAR, DisARM
     >>> [label(one) for one in (LOORF(4), ARMS(4), DisARM(4, correlation=-0.5), REBAR(4))]
@@ -297,7 +297,7 @@ def label(estimator: Estimator) -> str:
 
 
 def deduplicate_labels(labels: Sequence[str]) -> list[str]:
-    """Number the labels that occur more than once.
+    """Return the labels, with numbers added to those that occur more than once.
 
     >>> deduplicate_labels(["LOORF", "ARM", "LOORF"])
     ['LOORF #1', 'ARM', 'LOORF #2']
@@ -313,7 +313,7 @@ def _is_default(field: "Field[object]", value: object) -> bool:
         return True  # too long for a label
     if field.default is not MISSING:
         return bool(value == field.default)
-    # Calling the factory could advance the global generator, so only its class is compared.
+    # Calling the factory could advance the global generator, so only the classes are compared.
     return isinstance(value, nn.Module) and type(value) is field.default_factory
 
 

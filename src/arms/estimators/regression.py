@@ -8,26 +8,26 @@ from torch import Tensor
 from arms.arguments import at_least_float32
 from arms.latents import Latent
 
-PSEUDO_ROWS = 4  # weight of the prior in rows, because a ratio of few rows' sums is noisy
-NEGLIGIBLE = 1e-6  # a control with this square, relative to the estimate's, may be rounding error
+PSEUDO_ROWS = 4  # the prior counts as this many rows, because a fit on few rows is noisy
+NEGLIGIBLE = 1e-6  # a control with a smaller share of the estimate's square may be rounding error
 SHORT = 128  # the longest axis on which `sum_of_others` uses a matrix product
 
 
 def subtract_fitted_control(
     latent: Latent, estimate: Tensor, control: Tensor, prior: float
 ) -> Tensor:
-    r"""Return estimate - alpha control, where alpha is fitted per row on the other rows.
+    r"""Return estimate - alpha control, where the alpha of each row is fitted on the other rows.
 
     $$ \alpha_x = \frac{\sum_{y \ne x} N_y + L\,\alpha_0\,\bar M}
                      {\sum_{y \ne x} M_y + L\,\bar M}, \qquad
        N = \langle \text{estimate}, \text{control} \rangle, \quad
        M = \langle \text{control}, \text{control} \rangle $$
 
-    N and M are sums over the event axes, and M-bar is the mean of M over the other rows. This
-    estimates the coefficient with the least variance. It is shrunk towards alpha_0, the `prior`,
-    which counts as L rows. Rows with a negligible control are ignored. The result is unbiased if
-    the control has mean zero: the rows (of the last batch axis) are independent, and alpha_x does
-    not depend on row x.
+    N and M are sums over the event axes, and M-bar is the mean of M over the other rows. With
+    L = 0, alpha_x would estimate the coefficient that gives the least variance. It is shrunk
+    towards alpha_0, the `prior`, which counts as L rows. Rows with a negligible control are
+    ignored. Rows are the entries of the last batch axis. They are independent, and alpha_x does not
+    depend on row x, so the result is unbiased if the control has mean zero.
     """
     estimate, control = at_least_float32(estimate), at_least_float32(control)
     batch = latent.batch_shape
@@ -54,10 +54,11 @@ def fit_two_controls(
     The coefficients x and y minimize the squared norm of estimate - x first - y second, summed over
     the other rows and an artificial row. The artificial row has controls of average size and
     estimate 0, so it shrinks the coefficients. It counts as half a row, or as 4 / d^2 rows if this
-    is more, because rows with few logits contain little information. Each row is weighted by the
-    square root of its estimate's norm. With heavy tails, few rows cause most of the variance, and
-    rows with estimate 0 have weight 0. If all other rows have the estimate 0, the coefficients are
-    0 and nearly 1. Both coefficients are `[*batch]` with trailing axes of length one.
+    is more, because rows with few logits contain little information. The weight of a row is the
+    square root of its estimate's norm, because few rows cause most of the variance if the tails are
+    heavy. Rows with estimate 0 therefore have weight 0. If all other rows have the estimate 0, the
+    first coefficient is 0, and the second nearly 1. Both results have the shape `[*batch]`,
+    followed by one axis of length one per event axis.
     """
     batch = latent.batch_shape or (1,)
     products = products_of_controls(latent, estimate, first, second).view(*batch, 6)
@@ -68,8 +69,9 @@ def fit_two_controls(
 def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """Return the products that `fit_two_controls` sums over other rows, `[*batch, 6]`.
 
-    The products are weighted inner products of each of the two controls with the first control,
-    the second control and the estimate. They are 0 if the control is negligible in the row.
+    For each row, these are the inner products of the first control with the first control, the
+    second control and the estimate, then of the second control with the same three, all times the
+    weight of the row. Products with a control that is negligible in the row are 0.
     """
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
@@ -82,7 +84,11 @@ def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second
 
 
 def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the coefficients from sums of products over the other rows, `[*batch, 6]`."""
+    """Return the two coefficients of `fit_two_controls`.
+
+    `products` `[*batch, 6]` are sums of `products_of_controls` over the other rows. They are
+    modified in place.
+    """
     rows = latent.batch_shape[-1] if latent.batch_shape else 1
     pseudo = max(0.5, 4 / max(1, latent.event_shape.numel()) ** 2) / max(1, rows - 1)
     # This number is so small that it matters only if all other rows have the estimate 0.
@@ -101,7 +107,8 @@ def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, 
 def sum_of_others(tensor: Tensor, dim: Literal[0, -2, -1]) -> Tensor:
     """Return, for each entry along an axis, the sum of all other entries.
 
-    No entry is subtracted from a total, because the rounding error of the total would remain.
+    The sum is not computed as the total minus the entry, because this would contain the rounding
+    error of the total.
 
     >>> sum_of_others(torch.tensor([1.0, 2e-8, 2e-8]), 0)
     tensor([4.0000e-08, 1.0000e+00, 1.0000e+00])

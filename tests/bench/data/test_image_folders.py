@@ -175,12 +175,7 @@ UNKNOWN_WHITE = (
             {"transparency": int(DEEP[0, 0, 0])},
             "must be opaque, got transparent pixels",
         ),
-        (
-            pictures(),
-            ".tif",
-            {"tiffinfo": {339: 2}},
-            "must be without signed numbers, got signed pixels",
-        ),
+        (pictures(), ".tif", {"tiffinfo": {339: 2}}, "must be unsigned, got signed pixels"),
         *(
             (
                 pictures()[:1],

@@ -56,8 +56,8 @@ class Dataset:
         test: Test images, in the same form.
         height: Height of an image in pixels.
         width: Width of an image in pixels.
-        levels: The largest value: a pixel is 1 with probability value / levels. 255 for gray
-            images, 1 for binary images.
+        levels: The largest possible pixel value: 255 for gray images, 1 for binary images. A pixel
+            is 1 with probability value / levels.
         note: A warning that is shown next to all results on this data set.
         path: For your own data, the file or folder from which it was read.
     """
@@ -100,7 +100,7 @@ class Dataset:
         return f"Dataset({self.name!r}, {counts} images of {size})"
 
     def pixel_mean(self) -> Tensor:
-        """Return the mean of each training pixel as a probability, float32 `[pixels]`."""
+        """Return the mean of each pixel over training images, from 0 to 1, float32 `[pixels]`."""
         # Sums of integers are exact, so the mean is the same on every machine.
         total = self.train.sum(0, dtype=torch.int64)
         return (total.double() / (len(self.train) * self.levels)).float()
@@ -108,15 +108,19 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class TrainingImages:
-    """The training images of one data set, or of several data sets for groups of replicas."""
+    """The training images of one data set, or of several, one for each group of replicas."""
 
     images: Tensor  # uint8 [images, pixels], all data sets concatenated
     levels: int
-    spans: tuple[Tensor, Tensor] | None = None  # [R, 1] each: first image, number; None: all
+    spans: tuple[Tensor, Tensor] | None = None  # [R, 1] each: first image and number of images
+    """For each replica, where its data set lies in `images`; None if all replicas use all."""
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
-        """Combine data sets, one per group of replicas. A data set may occur several times."""
+        """Combine the training images of data sets, and divide the replicas into equal groups.
+
+        The first group uses the first data set, and so on. A data set may occur several times.
+        """
         if not datasets or replicas % len(datasets):
             expected = "the number of replicas must be a multiple of the number of data sets"
             got = f"{replicas} replicas and {len(datasets)} data sets"
@@ -136,7 +140,7 @@ class TrainingImages:
     def batch(
         self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True
     ) -> Tensor:
-        """Draw random images for each replica `[R, size, pixels]`, as bits or gray values."""
+        """Draw random images for each replica as bits or gray values, `[R, size, pixels]`."""
         device = self.images.device
         if self.spans is None:
             count = replicas * size
@@ -148,7 +152,11 @@ class TrainingImages:
         return observe(images, self.levels, generator, bits=bits)
 
     def first(self, replicas: int, size: int) -> Tensor:
-        """Return the first images for each replica, `[R or 1, size, pixels]`."""
+        """Return the first images of each replica's data set as stored, `[R, size, pixels]`.
+
+        The first axis has length 1 if all replicas use the same data set. `size` is reduced to the
+        number of images in the smallest data set.
+        """
         if self.spans is None:
             return self.images[:size].unsqueeze(0)
         least = min(size, int(self.spans[1].min()))
@@ -168,7 +176,9 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
 def observe(
     images: Tensor, levels: int, generator: Generator | None = None, *, bits: bool = True
 ) -> Tensor:
-    """Convert images to gray values, or to bits that are 1 with probability value / levels.
+    """Convert images to random bits, which are 1 with probability value / levels.
+
+    With `bits=False`, return gray values from 0 to 1 instead.
 
     >>> observe(torch.tensor([[0, 255]], dtype=torch.uint8), levels=255)
     tensor([[0., 1.]])
@@ -199,7 +209,10 @@ def import_optional(module: str) -> ModuleType:
 
 
 def read_arrays(path: Path, names: Collection[str] = ()) -> dict[str, Array]:
-    """Read arrays of an .npz file, all or by name, or the array of an .npy file."""
+    """Return the arrays of an .npz file by name, or the array of an .npy file as "images".
+
+    If `names` is not empty, only these arrays of an .npz file are read.
+    """
     try:
         with path.open("rb") as file:
             if path.suffix == ".npy":
@@ -290,14 +303,17 @@ class ImageFiles:
             raise ValueError(f"{expected}, got {got}: give one of them")
 
     def find(self, data_dir: Path | None) -> str:
-        """Return the archive, or the folder of verified files, or None."""
+        """Return the path of the archive, or of the folder with verified files, or else ""."""
         if archive := self._archive_in(data_dir):
             return str(archive)
         intact = self.sources and all(source.intact(self._cache()) for source in self.sources)
         return str(self._cache()) if intact else ""
 
     def fetch(self, data_dir: Path | None) -> tuple[Path, ...]:
-        """Verify the archive, or download missing files to the cache; return the files."""
+        """Verify the archive and return its path.
+
+        Without an archive, download missing files to the cache, and return the paths of all files.
+        """
         if archive := self._archive_in(data_dir):
             self._load_archive(archive)
             return (archive,)
@@ -358,7 +374,10 @@ class ImageFiles:
 
 
 def read_published(path: Path, part: str) -> Array:
-    """Read part of a data set from a published file whose checksum was verified."""
+    """Return the images of a published file, uint8 `[images, 28, 28]`.
+
+    The caller has verified the checksum. `part` is "train", "valid" or "test".
+    """
     match path.suffix:
         case ".gz":  # IDX: 16 bytes with the shape, then the values
             with gzip.open(path) as file:
@@ -457,7 +476,7 @@ DATASETS = {entry.name: entry for entry in _ENTRIES}
 
 
 class Status(NamedTuple):
-    """Whether a data set is available offline, and where."""
+    """The name and description of a data set, and whether and where it is available offline."""
 
     name: str
     description: str
@@ -471,8 +490,8 @@ def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
     Args:
         name: One of `DATASETS` (see `arms data list`), or the path of an .npz or .npy file or of a
             folder of images (see `as_dataset`).
-        data_dir: Folder to search before the download cache and the network. The default is
-            ARMS_DATA_DIR.
+        data_dir: Folder to search before the download cache and the network. The default is the
+            environment variable ARMS_DATA_DIR.
 
     >>> load("digits").train.shape
     torch.Size([1200, 64])
@@ -485,12 +504,12 @@ def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
 
 
 def fetch(name: str, data_dir: Path | str | None = None) -> tuple[Path, ...]:
-    """Verify the files of a data set, download missing ones, and return them."""
+    """Verify the files of a data set, download missing files, and return the paths of all."""
     return _entry(name).fetch(_data_dir(data_dir))
 
 
 def status(data_dir: Path | str | None = None) -> list[Status]:
-    """Return, for every data set, whether it is on this machine, and where."""
+    """Return, for every data set in the catalog, whether and where it is on this machine."""
     places = [(entry, entry.find(_data_dir(data_dir))) for entry in DATASETS.values()]
     return [Status(entry.name, entry.description, bool(at), at) for entry, at in places]
 

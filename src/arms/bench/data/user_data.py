@@ -61,9 +61,9 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
             one of the two is missing, it gets a tenth of the training images.
         name: The name in runs and reports. For a path, the default is the file's name and a digest
             of the images.
-        levels: The largest value: a pixel is 1 with probability value / levels. The default is 1
-            if no value is larger, and otherwise 255. Fractions must be between 0 and 1, and are
-            rounded to 255 levels.
+        levels: The largest possible pixel value. A pixel is 1 with probability value / levels. The
+            default is 1 if no pixel is above 1, and 255 otherwise. Fractions must be between 0 and
+            1, and are rounded to 255 levels.
 
     >>> as_dataset(torch.rand(100, 8, 8), "noise")
     Dataset('noise', 80 train, 10 valid, 10 test images of 8x8, 255 levels)
@@ -116,7 +116,7 @@ def _digest(dataset: Dataset) -> str:
 def _build(
     splits: Mapping[str, object], name: str, levels: int | None, what: str, note: str = ""
 ) -> Dataset:
-    """Build a data set from the images of its splits; errors refer to it as `what`."""
+    """Build a data set from the images of its splits; error messages call the images `what`."""
     if "train" not in splits:
         found = ", ".join(splits) or "no splits"
         remedy = "name the split with the training images 'train'"
@@ -132,7 +132,7 @@ def _build(
 def _as_whole_numbers(
     parts: Mapping[str, Array], what: str, levels: int | None
 ) -> tuple[dict[str, Array], int]:
-    """Convert the images to uint8, and return the number of levels."""
+    """Return the images of each split as uint8, and the levels, which are the value of white."""
     tops = {split: float(part.max()) for split, part in parts.items()}
     largest = max(tops.values())
     smallest = min(float(part.min()) for part in parts.values())
@@ -157,7 +157,7 @@ def _as_whole_numbers(
 
 
 def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
-    """Return train, valid and test images; missing splits are taken from the training images."""
+    """Return training, validation and test images; a missing split takes training images."""
     found = dict(parts)
     missing = [split for split in ("valid", "test") if split not in parts]
     held = max(1, round(HELD_OUT * len(parts["train"])))
@@ -190,7 +190,7 @@ def _as_images(source: Any, what: str) -> Array:
 
 
 def _one_image(item: Any, what: str) -> Array:
-    """Return the image of an item, which may be a pair or a mapping."""
+    """Return the image of an item, which may be an image, a pair (image, label) or a mapping."""
     if isinstance(item, Mapping):
         keys = [key for key in ("image", "img", "pixel_values") if key in item]
         if not keys:
@@ -245,7 +245,10 @@ def split_of(name: str) -> str | None:
 
 
 def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
-    """Rename the splits in a mapping to train, valid and test, and drop other entries."""
+    """Return the splits in a mapping under the keys "train", "valid" and "test".
+
+    Keys such as "val" or "x_train" are recognized. Entries that are not splits are left out.
+    """
     found: dict[str, Any] = {}
     for key, part in source.items():
         split = split_of(str(key))
@@ -260,7 +263,7 @@ def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
 
 
 def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
-    """Raise unless all sizes are equal; the keys name the images in the error."""
+    """Raise unless all sizes (height, width) are equal. The keys are names for the message."""
     (first, size), *others = sizes.items()
     for name, other in others:
         if other != size:
@@ -270,7 +273,7 @@ def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
 
 class _Image(NamedTuple):
     path: Path
-    values: Array  # from 0, black, to white
+    values: Array  # from 0 (black) to `white`
     white: int
     colored: bool
 
@@ -278,8 +281,8 @@ class _Image(NamedTuple):
 def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
     """Return the images of each split `[images, height, width]`, and a note about conversions.
 
-    Images are in the order of their names. They are uint8 from 0 to 255, or fractions from 0 to 1
-    if any file has more than 8 bits.
+    Images are in the order of their file names. Pixels are uint8 from 0 to 255, or fractions from 0
+    to 1 if any file has more than 8 bits.
     """
     files = _files_of_splits(folder)
     images = {split: [_read_image(path) for path in paths] for split, paths in files.items()}
@@ -298,11 +301,14 @@ def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
 
 
 def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
-    """Return the image files of each split. Without folders for splits, all are for training."""
+    """Return the paths of the image files of each split.
+
+    If no folder is named after a split, all files are training images.
+    """
     files = _image_files(folder)
     folders = {path.name: path for path in sorted(folder.iterdir()) if path.is_dir()}
     named = by_split(folders, str(folder))
-    # Inside a folder with the name of a split, a folder with such a name is a class.
+    # Inside the folder of a split, a folder that is also named after a split is a class.
     above = (place for file in files for place in file.relative_to(folder).parents)
     if below := [place for place in above if split_of(place.name) not in (None, *named)]:
         got = f"{folder / below[0]}: move it there, or rename it if it is a class"
@@ -327,7 +333,7 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
 
 
 def _image_files(folder: Path) -> list[Path]:
-    """Return all image files below a folder in order, following links to folders."""
+    """Return the sorted paths of all image files below a folder, also in linked folders."""
     found = []
     for place, folders, names in os.walk(folder, onerror=_fail, followlinks=True):
         for link in (path for name in folders if (path := Path(place, name)).is_symlink()):
@@ -349,8 +355,9 @@ def _read_image(path: Path) -> _Image:
     pillow, turning = import_optional("PIL.Image"), import_optional("PIL.ImageOps")
     try:
         with pillow.open(path) as image:
-            frames = getattr(image, "n_frames", 1)  # before `load`, because counting seeks
-            # Pillow (tried on 13.0) confuses the height and the width of such an image.
+            frames = getattr(image, "n_frames", 1)  # `load` comes later
+            # Pillow (tried on 13.0) swaps the height and the width of images with such an
+            # orientation.
             on_its_side = image.getexif().get(ORIENTATION, 1) in ON_ITS_SIDE
             uncompressed = any(tile[0] == "raw" for tile in image.tile)
             scrambled = image.format == "TIFF" and uncompressed and on_its_side
@@ -364,9 +371,9 @@ def _read_image(path: Path) -> _Image:
     signed = SIGNED in tags.get(SAMPLE_FORMAT, ()) and image.mode not in DEEP_MODES
     # The frames of a camera's MPO file are a photograph and previews, so only the first is used.
     for refused, expected, got in (
-        (frames > 1 and image.format != "MPO", "one image", f"{frames} frames: save each one"),
+        (frames > 1 and image.format != "MPO", "one image", f"{frames} frames: save each frame"),
         (scrambled, "upright", "a rotated uncompressed TIFF, which Pillow misreads: rotate it"),
-        (signed, "without signed numbers", "signed pixels of unknown black: save it unsigned"),
+        (signed, "unsigned", "signed pixels, whose black is unknown: save unsigned pixels"),
         (transparent, "opaque", "transparent pixels: put the image on a background first"),
     ):
         if refused:
@@ -375,7 +382,7 @@ def _read_image(path: Path) -> _Image:
 
 
 def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Return the pixels of an image, the value of white, and whether it is transparent."""
+    """Return the pixels of an image, the value of white, and whether any pixel is transparent."""
     try:
         alpha = image.mode in MODES_WITH_ALPHA or "transparency" in image.info
         transparent = alpha and image.convert("RGBA").getextrema()[3][0] < 255
@@ -385,7 +392,10 @@ def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
 
 
 def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """A version of `_gray_values` for more than 8 bits, which Pillow would clip."""
+    """Return the same as `_gray_values`, for an image of more than 8 bits per pixel.
+
+    Pillow would clip such pixels when it converts the image.
+    """
     values: Array = np.asarray(image)
     if image.format == "TIFF" and image.mode.startswith("I;16"):
         white = int(2 ** image.tag_v2[BITS_PER_SAMPLE][0] - 1)

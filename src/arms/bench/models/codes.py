@@ -9,12 +9,12 @@ from torch import Tensor, nn
 from arms.bench.models.vae import DiscreteVAE
 
 ACTIVE_VARIANCE = 0.01
-"""A latent is active if the variance of a probability over images is larger than this."""
+"""A latent is active if the variance of its probability over images exceeds this number."""
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch to evaluation mode, and restore the model's mode at the end."""
+    """Put the model in evaluation mode in a `with` block, and restore its mode afterwards."""
     training = model.training
     model.eval()
     try:
@@ -24,7 +24,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def code_statistics(model: DiscreteVAE, x: Tensor) -> dict[str, Tensor]:
-    """Compute statistics of q(b|x) over images x `[R, B, pixels]`, one number `[R]` per key.
+    """Return statistics of q(b|x) over images x `[R, B, pixels]`; each value has shape `[R]`.
 
     `active_latents` counts the latents whose probabilities vary over the images with a variance
     above 0.01. `code_entropy` is the entropy of q(b|x) in nats, averaged over the images.

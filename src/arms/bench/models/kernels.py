@@ -28,19 +28,19 @@ def affine_log_prob(
     rough: bool = False,
     inward: int | None = None,
 ) -> Tensor:
-    """Return sum over pixels of log Bernoulli(x; sigmoid(h weight + bias)) as `[n, R, B]`.
+    """Return the log-probability of the bits x, summed over pixels, `[n, R, B]`.
 
-    Shapes are h `[n, R, B, inputs]`, weight `[R, inputs, pixels]`, bias `[R, 1, pixels]` and x `[R,
-    B, pixels]`. Only the first `attached` samples have gradients with respect to weight and bias.
-    For h, the first max(`attached`, `inward`) samples have gradients. With `rough`, gradients use
-    bfloat16 products.
+    The logits of the pixels are h weight + bias. Shapes are h `[n, R, B, inputs]`, weight `[R,
+    inputs, pixels]`, bias `[R, 1, pixels]` and x `[R, B, pixels]`. Only the first `attached`
+    samples have gradients with respect to weight and bias. For h, the first max(`attached`,
+    `inward`) samples have gradients. With `rough`, gradients use bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
     # [R, nB, inputs] gives one matrix product per replica.
     rows = h.movedim(0, 1).flatten(1, 2).contiguous()
     needed = h.requires_grad or weight.requires_grad or bias.requires_grad
     learns = torch.is_grad_enabled() and needed
-    # The kernel reads the pixels once per sample, and uint8 has a quarter of the bytes.
+    # The kernel reads the pixels once per sample, and uint8 takes a quarter of the memory.
     bits = x.to(torch.uint8).expand(replicas, -1, -1)
     dtype = torch.bfloat16 if rough else torch.float32
     kept = max(attached, inward or 0) * batch if learns else 0
@@ -59,9 +59,9 @@ def _forward(
     learned: int,
     residual_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Return log-likelihoods `[R, nB]`, and the residual of the first rows, `[R, kept, pixels]`.
+    """Return log-likelihoods `[R, nB]`, and the residuals of the first rows, `[R, kept, pixels]`.
 
-    The weights learn from the first `learned` rows, which is at most `kept`.
+    Of these rows, only the first `learned` contribute to the gradients of weight and bias.
     """
     logits = torch.bmm(rows, weight)
     count, pixels = logits.shape[0] * logits.shape[1], logits.shape[2]
@@ -126,7 +126,7 @@ _forward.register_autograd(_backward, setup_context=_remember)
 
 @torch.library.custom_op("arms::product", mutates_args=())
 def _product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply batches of matrices of any dtype, with results in float32."""
+    """Return the batched matrix product of `a` and `b` in float32, for factors of any dtype."""
     if a.dtype == torch.float32 or not a.is_cuda:
         return torch.bmm(a.float(), b.float())
     return torch.bmm(a, b, out_dtype=torch.float32)
@@ -139,7 +139,7 @@ def _(a: Tensor, b: Tensor) -> Tensor:
 
 @torch.library.custom_op("arms::rough_product", mutates_args=())
 def rough_product(a: Tensor, b: Tensor) -> Tensor:
-    """Multiply batches of matrices; the gradient uses bfloat16 products."""
+    """Return the batched matrix product of `a` and `b`. Gradients use bfloat16 products."""
     return torch.bmm(a, b)
 
 
@@ -167,7 +167,7 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
     count, rows: tl.constexpr, batch: tl.constexpr, pixels: tl.constexpr, kept: tl.constexpr,
     ROWS: tl.constexpr, PIXELS: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    # (replica * samples + sample) * batch + image
+    # The number of a row is (replica * samples + sample) * batch + image.
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     row_in = row < count
     replica, image = row // rows, row % batch
@@ -207,8 +207,8 @@ def _tile(  # type: ignore[no-untyped-def]
     """Return the two parts of -log p of a pixel: max(u, 0), and 1 + e^-|z|.
 
     The second part still needs a logarithm: -log p = softplus(u) = max(u, 0) + log(1 + e^-|z|),
-    where u is z or -z. The kernel multiplies many second parts, and takes one logarithm of the
-    product.
+    where z is the logit, and u is -z for a white pixel and z for a black one. The kernel multiplies
+    many second parts, and takes one logarithm of the product.
     """
     z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(
         bias_row + pixel, mask=inside, other=0.0

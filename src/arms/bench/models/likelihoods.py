@@ -1,4 +1,4 @@
-"""Likelihoods of gray values from published benchmarks, and all likelihoods by name."""
+"""Likelihoods of gray values that published benchmarks use, and all likelihoods by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ LEAST_VARIANCE = 1e-3
 class GrayPixels(PixelLikelihood):
     """Binary cross-entropy, with gray values instead of bits.
 
-    This is not a density of gray values. Compare bounds only with bounds of the same kind.
+    This is not a density of gray values. Compare bounds only if they use this likelihood.
     """
 
     def outputs(self, pixels: int) -> int:
@@ -43,7 +43,7 @@ class GrayPixels(PixelLikelihood):
 
 
 class PixelVariances(nn.Module):
-    """Appends a learned log-variance per pixel, the same for all images, to its input."""
+    """Appends one learned log-variance per pixel to the means, the same for every image."""
 
     def __init__(self, replicas: int, pixels: int) -> None:
         super().__init__()
@@ -88,4 +88,4 @@ LIKELIHOODS: Mapping[str, Callable[[int], PixelLikelihood]] = {
     "gray": lambda levels: GrayPixels(),
     "scaled-gaussian": lambda levels: ScaledGaussianPixels(),
 }
-"""Likelihoods of the built-in networks; each entry takes the levels of the data set."""
+"""The likelihoods by name. Each value makes the likelihood for the levels of a data set."""

@@ -22,7 +22,7 @@ from arms.bench.models.products import is_faster, multiply, multiply_matrices
 
 HAS_TRITON = find_spec("triton") is not None
 Builder: TypeAlias = Callable[[int, int, int], nn.Module]
-"""Builds a network with zero weights for a number of replicas, inputs and outputs."""
+"""A function from the numbers of replicas, inputs and outputs to a network of zero weights."""
 
 
 class ReplicaLinear(nn.Module):
@@ -31,7 +31,7 @@ class ReplicaLinear(nn.Module):
     bfloat16_backward = False
     """Whether the gradient may use bfloat16 products on a GPU.
 
-    The gradient can then be computed only once.
+    If it does, the gradient cannot be differentiated again.
     """
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
@@ -40,10 +40,10 @@ class ReplicaLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply the rows of each replica by its matrix."""
+        """Multiply the rows of each replica by the replica's weight, and add the bias."""
         first = x.movedim(-3, 0)  # [R, *lead, B, inputs]: one matrix product per replica
         rows = first.flatten(1, -2)
-        # A product that starts from a bias costs a GPU one more pass; an addition is fused.
+        # On a GPU, a separate addition is fused, but `baddbmm` needs one more pass over memory.
         on_gpu, bias = x.is_cuda, self.bias
         out = self._product(rows) + bias if on_gpu else multiply(rows, self.weight, bias)
         return out.reshape(first.shape[:-1] + out.shape[-1:]).movedim(0, -3)
@@ -67,9 +67,10 @@ class ReplicaLinear(nn.Module):
 
 
 def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
-    """Return the tensors of a module by the names of their places.
+    """Return the tensors of a module and its submodules by place, such as "0.weight".
 
-    A layer that is used twice has one place. A parameter that two layers share has two places.
+    `kind` is "_parameters" or "_buffers". A layer that is used twice has one place. A parameter
+    that two layers share has two places.
     """
     return {
         f"{path}.{name}" if path else name: tensor
@@ -80,10 +81,11 @@ def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
 
 
 def call_with(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    """Call a module with other tensors in its places.
+    """Call a module with `tensors` instead of its own tensors in these places.
 
-    This supports tied weights. PyTorch's own support would leave the other tensors in a layer that
-    is used twice.
+    The places are those of `tensor_places`. If weights are tied, `tensors` must contain all their
+    places. PyTorch's own support for tied weights is not used, because it would leave the given
+    tensors in a layer that is used twice.
     """
     return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
 
@@ -102,7 +104,7 @@ def perceptron(*hidden: int, slope: float = 0.3) -> Builder:
 
 
 def apply_network(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return network(x). A perceptron on a CPU is one node of the graph, which takes less time."""
+    """Return network(x). On a CPU, a perceptron is run as one node of the graph, to save time."""
     layers = list(network) if type(network) is nn.Sequential else []
     fits = len(layers) > 1 and is_faster(x, x) and all(map(_is_plain, layers))
     affine, units = layers[::2], layers[1::2]
@@ -137,13 +139,13 @@ class _Perceptron(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         network, slopes, rows, *weights = inputs
         ctx.network, ctx.slopes, ctx.tensors = network, slopes, len(weights)
-        outputs = [rows]  # the rows, then the output of each map and its unit
+        outputs = [rows]  # the rows, then the output of each map after its unit
         for index in range(0, len(weights), 2):
             out = multiply(outputs[-1], weights[index], weights[index + 1])
             if index // 2 < len(slopes):
                 torch.nn.functional.leaky_relu_(out, slopes[index // 2])
             outputs.append(out)
-        # Without a unit after the last map, users may change the output in place.
+        # Users may change the output in place, so it is saved only if a unit follows the last map.
         ctx.save_for_backward(*weights, *outputs[: len(slopes) + 1])
         return out
 
@@ -151,11 +153,11 @@ class _Perceptron(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weights, outputs = ctx.saved_tensors[: ctx.tensors], ctx.saved_tensors[ctx.tensors :]
         (grad,) = grads
-        if torch.is_grad_enabled():  # only if this derivative is to be differentiated in turn
+        if torch.is_grad_enabled():  # only if the gradient will be differentiated again
             return _plain_backward(ctx.network, outputs[0], weights, grad, ctx.needs_input_grad)
         of_weights: list[Tensor | None] = []
         for index in reversed(range(ctx.tensors // 2)):
-            if index < len(ctx.slopes):  # the sign of the output is that of the input
+            if index < len(ctx.slopes):  # the output has the same sign as the input
                 out, slope = outputs[index + 1], ctx.slopes[index]
                 grad = torch.ops.aten.leaky_relu_backward(grad, out, slope, True)
             of_weight, of_bias = ctx.needs_input_grad[3 + 2 * index : 5 + 2 * index]
@@ -169,7 +171,7 @@ class _Perceptron(torch.autograd.Function):
 def _plain_backward(
     network: nn.Module, x: Tensor, weights: Sequence[Tensor], grad: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients as `_Perceptron.backward` does, with a graph of their own."""
+    """Return the same as `_Perceptron.backward`, but with results that can be differentiated."""
     inputs = [one for one, is_wanted in zip((x, *weights), wanted[2:], strict=True) if is_wanted]
     affine = [name for name, layer in network.named_children() if isinstance(layer, ReplicaLinear)]
     names = [f"{name}.{kind}" for name in affine for kind in ("weight", "bias")]
@@ -183,13 +185,15 @@ NETWORKS: dict[str, Builder] = {
     "nonlinear": perceptron(200, 200),
     "pyramid": perceptron(512, 256, slope=0),
 }
-"""Built-in networks by name; each is used for the encoders of all layers."""
+"""Built-in networks by name. They are the encoders, and decoders unless in `DECODERS`."""
 DECODERS: dict[str, Builder] = {"pyramid": perceptron(256, 512, slope=0)}
-"""Built-in networks whose decoder differs from the encoder."""
+"""The decoders of built-in networks whose decoder differs from the encoder."""
 
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
-    """Return a generator for one use of a run's seed; different uses get different numbers.
+    """Return a generator for one use of a run's seed, named by `stream` and `index`.
+
+    Different uses get different random numbers.
 
     >>> one, other = seeded_generator(0, "init"), seeded_generator(0, "train")
     >>> torch.rand(1, generator=one) == torch.rand(1, generator=other)
@@ -204,7 +208,7 @@ class PixelLikelihood(ABC):
     """The likelihood p(x|b) of a `DiscreteVAE`, where x are gray values from 0 to 1."""
 
     binarizes_input: ClassVar[bool] = False
-    """Whether x are bits that are drawn from the gray values."""
+    """Whether x contains random bits, drawn from the gray values, instead of gray values."""
 
     @abstractmethod
     def outputs(self, pixels: int) -> int:
@@ -219,22 +223,28 @@ class PixelLikelihood(ABC):
 
     @abstractmethod
     def mean(self, outputs: Tensor) -> Tensor:
-        """Return the mean of every pixel, `[*lead, R, B, pixels]`, for pictures."""
+        """Return the mean of x under p(x|b), `[*lead, R, B, pixels]`, to be shown as pictures."""
 
     def log_prob_table(self, outputs: Tensor, x: Tensor) -> Tensor:
-        """Return log p(x|b) `[S, R, B]` for all images x and all outputs `[S, R, 1, outputs]`."""
+        """Return log p(x|b) for all pairs of a state b and an image x, `[S, R, B]`.
+
+        `outputs` `[S, R, 1, outputs]` are the decoder's outputs for S states.
+        """
         return self.log_prob(outputs.expand(-1, -1, x.shape[-2], -1), x)
 
     def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
-        """Return the initial outputs of a built-in decoder for a mean image."""
+        """Return initial biases for the outputs of a built-in decoder, given each pixel's mean."""
         return pixel_mean.new_zeros(self.outputs(len(pixel_mean)))
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Scale gray values for encoders."""
+        """Return gray values on the scale that encoders expect."""
         return x
 
     def head(self, replicas: int, pixels: int) -> nn.Module | None:
-        """Return a module that computes the outputs from one number per pixel, or None."""
+        """Return a module to append to a built-in decoder, or None if none is needed.
+
+        The module computes the outputs from one number per pixel.
+        """
         return None
 
     def check_levels(self, levels: int) -> None:  # noqa: B027 (most take any)
@@ -297,7 +307,7 @@ class GaussianPixels(PixelLikelihood):
         return pad(pixel_mean, (0, self.outputs(pixels) - pixels))  # log-variances are zero
 
     def _split(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Return means and log-variances."""
+        """Split the decoder's outputs into means and log-variances."""
         if self.std is None:
             mean, log_variance = outputs.chunk(2, -1)
             return mean, log_variance
@@ -308,7 +318,7 @@ class GaussianPixels(PixelLikelihood):
 class CategoricalPixels(PixelLikelihood):
     """One of levels + 1 gray values per pixel, each with its own probability.
 
-    The decoder returns levels + 1 logits per pixel, those of one pixel side by side.
+    The decoder returns levels + 1 logits per pixel. The logits of one pixel are adjacent.
 
     Args:
         levels: The largest pixel value of the data set.
@@ -350,21 +360,24 @@ class CategoricalPixels(PixelLikelihood):
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return log Bernoulli(x; sigmoid(logits)) for x of 0 and 1, summed over the last axis."""
+    """Return the log-probability of the bits x with these logits, summed over the last axis."""
     value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
     return value
 
 
 def smooth_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return the Bernoulli log-probability, extended linearly to x between 0 and 1.
+    """Return `bernoulli_log_prob`, extended linearly to x between 0 and 1.
 
-    It can be differentiated several times, with respect to x and the logits.
+    The result can be differentiated several times, with respect to x and the logits.
     """
     return (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
 
 
 def bernoulli_table(logits: Tensor, x: Tensor) -> Tensor:
-    """Return `smooth_log_prob` `[S, R, B]` for all images and all logits `[S, R, 1, pixels]`."""
+    """Return `smooth_log_prob` for all pairs of a state and an image, `[S, R, B]`.
+
+    `logits` `[S, R, 1, pixels]` belong to S states, and x `[R, B, pixels]` are the images.
+    """
     rows = logits.squeeze(-2).movedim(0, 1)
     table = torch.bmm(rows, x.mT) - torch.nn.functional.softplus(rows).sum(-1, keepdim=True)
     return table.movedim(0, 1)
@@ -380,7 +393,8 @@ def affine_log_prob(
     """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]`, in half the time.
 
     The logits are overwritten to save memory traffic. Only the first `attached` samples have
-    gradients, by default all. With `all_inward`, gradients for h always flow through all samples.
+    gradients; by default, all have. With `all_inward`, the gradient for h is computed for
+    all samples.
     """
     attached = len(h) if attached is None else attached
     inward = len(h) if all_inward else attached
@@ -389,7 +403,7 @@ def affine_log_prob(
         from arms.bench.models import kernels
 
         return kernels.affine_log_prob(h, weight, bias, x, attached, roughly, inward)
-    # Two nodes in the graph, towards h and towards the weights: asking for one costs one.
+    # Two nodes, one for the gradient of h and one for the weights, so that each can be skipped.
     inputs = h, weight.detach(), bias.detach(), x, inward
     value: Tensor
     value, rows, residual = _AffineLogProb.apply(*inputs)  # type: ignore[no-untyped-call]
@@ -417,9 +431,9 @@ class _LogProb(torch.autograd.Function):
 
 
 class _AffineLogProb(torch.autograd.Function):
-    """Autograd function of the log-probability, differentiable with respect to h.
+    """Returns the log-probability of `affine_log_prob`, with a gradient for h only.
 
-    It also returns the rows and residuals of the attached samples.
+    Two further results are the rows and the residuals of the attached samples.
     """
 
     @staticmethod
@@ -430,13 +444,13 @@ class _AffineLogProb(torch.autograd.Function):
         kept = attached * batch  # the attached samples are the first rows
         value = rows.new_empty(replicas, n, batch)
         residual = rows.new_empty(replicas, n, batch, weight.shape[-1])
-        # One replica after the other: what is made of one stays in the processor's cache.
+        # Compute one replica at a time, so that its logits stay in the processor's cache.
         for r, images in enumerate(x.expand(replicas, -1, -1)):
             logits = multiply_matrices(rows[r], weight[r], bias[r, 0]).unflatten(0, (n, batch))
             value[r], _ = _log_prob_and_residual(logits, images, residual[r])
         residual, rows = residual.flatten(1, 2)[:, :kept], rows[:, :kept]
         ctx.mark_non_differentiable(rows, residual)
-        ctx.set_materialize_grads(False)  # of these, zeros would be made for each backward
+        ctx.set_materialize_grads(False)  # no zeros for rows and residual
         ctx.save_for_backward(weight, residual)
         return value.movedim(1, 0), rows, residual
 
@@ -454,7 +468,7 @@ class _AffineLogProb(torch.autograd.Function):
 
 
 class _OfWeights(torch.autograd.Function):
-    """Autograd function that returns zero, with the gradient for the layer's weights."""
+    """Returns zero, with the gradients of `affine_log_prob` for the layer's weight and bias."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -473,12 +487,12 @@ class _OfWeights(torch.autograd.Function):
 
 
 def _per_row(grad: Tensor, kept: int) -> Tensor:
-    """Reshape the gradients `[n, R, B]` of the first samples to `[R, rows, 1]`."""
+    """Return the gradients `[n, R, B]` of the first `kept` samples as rows `[R, kept B, 1]`."""
     return grad[:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)
 
 
 def _check_first_derivative() -> None:
-    if torch.is_grad_enabled():  # create_graph=True, where the residual would count as a constant
+    if torch.is_grad_enabled():  # create_graph=True, but the residual is a constant
         remedy = "pass twice=True for second derivatives"
         raise RuntimeError(f"this log-probability can be differentiated only once: {remedy}")
 
@@ -490,13 +504,13 @@ LEAST_PRODUCT = 1e-30
 def _log_prob_and_residual(
     logits: Tensor, x: Tensor, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return log p(x) and x - sigmoid(logits).
+    """Return log p(x), summed over pixels, and the residual x - sigmoid(logits).
 
-    The residual is written to `out` if it is given. Overwrites `logits`.
+    The residual is written to `out` if `out` is given. `logits` is overwritten.
     """
     sign = 2 * x - 1
     z = logits.mul_(sign)
-    right = torch.sigmoid(z)  # the probability of what is seen
+    right = torch.sigmoid(z)  # the probability of each observed bit
     likely, missed = _products(right), None
     if not _is_readable(z) or likely.amin() < LEAST_PRODUCT:
         # log sigmoid(z) = min(z, 0) + log sigmoid(|z|), and the last sigmoid is at least 1/2.
@@ -507,13 +521,16 @@ def _log_prob_and_residual(
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Return whether values can be read: outside of compilers and tracers."""
+    """Return whether Python code can read values of the tensor: on a CPU, and not traced."""
     traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
     return tensor.device.type == "cpu" and tensor.numel() > 0 and not traced
 
 
 def _products(y: Tensor) -> Tensor:
-    """Multiply up to 16 entries along the last axis, so that one logarithm suffices for them."""
+    """Replace groups of up to 16 entries along the last axis by their products.
+
+    One logarithm per product is then enough.
+    """
     for _ in range(4):
         if y.shape[-1] % 2:
             break

@@ -1,9 +1,9 @@
 """Matrix products in float32 on a CPU, by oneDNN if PyTorch includes it.
 
 `torch.mm` calls MKL, which is slow on many processors: on an AMD EPYC with AVX-512, oneDNN is 2.3
-times as fast. PyTorch calls oneDNN by a private operator (tried on 2.13, expected from 2.8 on).
-Without this operator, on other devices and in other dtypes, `torch.bmm` is used. The choice depends
-only on the machine, so that runs are reproducible.
+times as fast. PyTorch calls oneDNN through a private operator (tried on 2.13, expected from 2.8
+on). Without this operator, on other devices and in other dtypes, `torch.bmm` is used. The choice
+depends only on the machine, so that runs are reproducible.
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 
 
 def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply `[R, m, k]` by `[R, k, n]` and add a bias `[R, 1, n]`.
+    """Return `a @ b + bias` for a `[R, m, k]`, b `[R, k, n]` and bias `[R, 1, n]`.
 
     The result can be differentiated any number of times. Each replica has a separate product, so
-    that its result does not depend on the number of replicas.
+    that the result of a replica does not depend on the number of replicas.
     """
     if not is_faster(a, b):
         return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)
@@ -41,7 +41,7 @@ def _multiply_all(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Multiply `[m, k]` by `[k, n]` and add a bias `[n]`, without a graph."""
+    """Return `a @ b + bias` for a `[m, k]`, b `[k, n]` and bias `[n]`, without autograd."""
     if not is_faster(a, b):
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     if not (b.is_contiguous() or b.t().is_contiguous()):
@@ -53,7 +53,7 @@ def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def is_faster(a: Tensor, b: Tensor) -> bool:
-    """Return whether oneDNN supports this product and is faster."""
+    """Return whether oneDNN supports the product of a and b, and computes it faster."""
     fits = a.dtype == b.dtype == torch.float32 and a.device.type == "cpu"
     fits = fits and HAS_ONEDNN and a.numel() > 0 and b.numel() > 0
     return fits and not (torch.compiler.is_compiling() or in_function_transform())

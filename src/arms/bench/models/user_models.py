@@ -27,7 +27,7 @@ NETWORK = re.compile(r"(en|de)coder|deeper_(en|de)coders\.\d+")
 
 
 class PlainNetwork(nn.Module):
-    """Adapts an ordinary network, from `[N, *shape]` to `[N, ...]`, for a `DiscreteVAE`.
+    """Adapts an ordinary network, which maps `[N, *shape]` to `[N, ...]`, to a `DiscreteVAE`.
 
     The axes of samples, replicas and images become one batch axis. The outputs for each image are
     flattened.
@@ -52,7 +52,7 @@ class PlainNetwork(nn.Module):
         return outputs.reshape(*x.shape[:-1], -1)
 
     def extra_repr(self) -> str:
-        """Return the shape."""
+        """Return text for the module's repr: the shape of an input."""
         return f"shape={self.shape}" if self.shape else ""
 
 
@@ -128,7 +128,7 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
 
 
 def keep_replicas(model: DiscreteVAE, kept: Sequence[int]) -> DiscreteVAE:
-    """Return a copy of a model that has only some of its replicas."""
+    """Return a copy of a model with only the replicas whose numbers are in `kept`."""
     return _changed(model, len(kept), lambda _, tensor: tensor[list(kept)])
 
 
@@ -153,7 +153,7 @@ def structure_of(model: DiscreteVAE) -> str:
 
 
 def name_of(model: DiscreteVAE, made_by: object = None) -> str:
-    """Return the name of a model, of the function that made it, or of its class."""
+    """Return the model's own name, or else the name of the function `made_by` or of the class."""
     function = getattr(made_by, "__name__", "")
     own_class = type(model).__name__ if type(model) is not DiscreteVAE else "own"
     return model.name or (function if function.isidentifier() else "") or own_class
@@ -184,9 +184,10 @@ def check_finite(model: nn.Module) -> None:
 
 
 def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
-    """Raise if outputs depend on a tensor that requires a gradient but is not a parameter.
+    """Raise if the model's outputs depend on trainable tensors that are not its parameters.
 
-    The tensor would never be trained. Examples are layers in a Python list or in a closure.
+    Such a tensor requires a gradient, but would never be trained. Examples are layers in a Python
+    list or in a closure.
     """
     known = {id(parameter) for parameter in model.parameters()}
     nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
@@ -226,7 +227,7 @@ def _initialize_lazy_layers(model: DiscreteVAE) -> None:
 
 
 def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places, Tensor]]) -> None:
-    """Raise if models made for different replicas cannot be stacked."""
+    """Raise if the models of several replicas cannot be combined into one model."""
     _check_replaceable_tensors(models[0])
     names = [name for places in tensors[0] for name in places if name not in WIDE]
     if others := [name for name in names if not re.match(rf"({NETWORK.pattern})\.", name)]:
@@ -247,7 +248,7 @@ def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places
 
 
 def _check_replaceable_tensors(model: DiscreteVAE) -> None:
-    """Raise if a model cannot be called with the tensors of another replica."""
+    """Raise if the model's weights cannot be replaced by the weights of another replica."""
     for name, module in _networks(model):
         if isinstance(module, torch.jit.ScriptModule):
             remedy = "train with one replica, or wrap it in nn.Sequential"
@@ -262,7 +263,7 @@ def _check_replaceable_tensors(model: DiscreteVAE) -> None:
 
 
 def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
-    """Raise if adding a replica axis would separate shared weights."""
+    """Raise if weights are shared in a way that a replica axis would break."""
     memory: dict[int, str] = {}
     for places, tensor in tensors.items():
         if len(places) > 1 and set(WIDE) & set(places):
@@ -276,14 +277,14 @@ def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Return whether an attribute is a constant tensor that differs between replicas."""
+    """Return whether `one` is a constant tensor that differs from `other` of another replica."""
     if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
         return False
     return not isinstance(other, Tensor) or one.dtype != other.dtype or not torch.equal(one, other)
 
 
 def _networks(model: DiscreteVAE) -> list[tuple[str, nn.Module]]:
-    """Return the encoders and decoders that are modules, with their names."""
+    """Return the names and modules of all encoders and decoders that are modules."""
     modules = model.named_modules(remove_duplicate=False)
     return [(name, part) for name, part in modules if NETWORK.fullmatch(name)]
 
@@ -291,7 +292,11 @@ def _networks(model: DiscreteVAE) -> list[tuple[str, nn.Module]]:
 def _changed(
     model: DiscreteVAE, replicas: int, change: Callable[[Places, Tensor], Tensor]
 ) -> DiscreteVAE:
-    """Return a copy of a model with new parameters and buffers; shared tensors stay shared."""
+    """Return a copy of a model whose parameters and buffers are replaced by `change`.
+
+    `change` maps the places of a tensor and the old tensor to the new one. Shared tensors stay
+    shared.
+    """
     changed = copy.deepcopy(model)
     changed.replicas = replicas
     for places, tensor in _shared_tensors(changed).items():

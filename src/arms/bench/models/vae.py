@@ -47,15 +47,19 @@ class BitLayer:
         self.event_shape, self.raw = torch.Size([latents]), raw
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the latent with these logits; some estimators of bits need the context."""
+        """Return the latent with these logits; `context` is for estimators such as RELAX."""
         return Bits(logits, context)
 
     def inputs(self, b: Tensor) -> Tensor:
-        """Convert samples to network inputs: bits become -1 and 1, categories are concatenated."""
+        """Convert samples to inputs of a network, `[..., inputs]`.
+
+        Bits become -1 and 1, unless `raw` is set. The one-hot vectors of categories are
+        concatenated.
+        """
         return b if self.raw else (2 * b).sub_(1)
 
     def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
-        """Return log p(b), which is also defined at points between samples."""
+        """Return log p(b) given the logits of p; b may also be a point between samples."""
         return smooth_log_prob(logits, b)
 
     def entropy(self, logits: Tensor) -> Tensor:
@@ -73,7 +77,10 @@ class BitLayer:
         return logits
 
     def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return w and c with log p(b) - log q(b) = sum(b w) + c, summed over latents."""
+        """Return w and c such that log p(b) - log q(b) = sum(b w) + c, with a sum over latents.
+
+        `prior` contains the logits of p, and `logits` those of q.
+        """
         # The padding keeps torch.compile from fusing this sum with other operations, because the
         # fused kernel is slower.
         constant = pad(softplus(logits) - softplus(prior), (0, 1)).sum(-1)
@@ -114,7 +121,7 @@ Layer: TypeAlias = BitLayer | CategoryLayer
 
 
 def layer_of(latents: int, categories: int, raw: bool = False) -> Layer:
-    """Return a layer of bits for two categories, and of one-hot categories otherwise."""
+    """Return a layer of bits if there are two categories, and of one-hot choices otherwise."""
     width = as_count(latents, 1, "latents")
     bits = as_count(categories, 2, "categories") == 2
     return BitLayer(width, raw) if bits else CategoryLayer(width, categories)
@@ -199,32 +206,32 @@ class DiscreteVAE(nn.Module):
         return self.layers[0].event_shape
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the latent with these logits; some estimators of bits need the context."""
+        """Return the first layer's latent with these logits; `context` is for RELAX."""
         return self.layers[0].latent(logits, context)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the logits of q(b1|x), `[R, B, *event]`."""
+        """Return the logits of q for the first layer, given images x, `[R, B, *event]`."""
         pixels, scaled = self.likelihood.scaled(x), self.likelihood.scaled
         inputs = pixels if self.raw else pixels - scaled(self.pixel_mean)
         return _unflatten(apply_network(self.encoder, inputs), self.event_shape, "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
-        """Return the logits of layer `layer` (from 0), given samples of the previous layer."""
+        """Return the logits of q for layer `layer` (from 0), given samples of the previous one."""
         outputs = self.deeper_encoders[layer - 1](self.layers[layer - 1].inputs(below))
         return _unflatten(outputs.contiguous(), self.layers[layer].event_shape, "encoder")
 
     def decode_layer(self, layer: int, b: Tensor) -> Tensor:
-        """Return the logits of the previous layer, given samples of layer `layer`."""
+        """Return the logits of p for layer `layer - 1`, given samples b of layer `layer`."""
         outputs = self.deeper_decoders[layer - 1](self.layers[layer].inputs(b))
         # A compiled backward pass requires the memory layout of the samples.
         return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
 
     def decode(self, b: Tensor) -> Tensor:
-        """Return the decoder's outputs, such as logits of pixels `[*lead, R, B, pixels]`."""
+        """Return the decoder's outputs given b1, such as pixel logits `[*lead, R, B, pixels]`."""
         return self._checked(self.decoder(self.layers[0].inputs(b)))
 
     def mean_image(self, b: Tensor) -> Tensor:
-        """Return the mean of p(x|b1), `[*lead, R, B, pixels]` from 0 to 1."""
+        """Return the mean image given samples b of the first layer, `[*lead, R, B, pixels]`."""
         return self.likelihood.mean(self.decode(b))
 
     def log_weights(
@@ -243,11 +250,11 @@ class DiscreteVAE(nn.Module):
             b: Samples, or points between samples.
             x: The images.
             logits: The logits of q(b|x).
-            attached: The number of first points whose log-weights can be differentiated with
-                respect to parameters and logits.
-            differentiated: The number of last points whose log-weights can be differentiated with
-                respect to the points. If none of these points is attached, their parameters and
-                logits are constants.
+            attached: The log-weights of the first `attached` points can be differentiated with
+                respect to parameters and logits. By default, all can.
+            differentiated: The log-weights of the last `differentiated` points can be
+                differentiated with respect to these points. If none of these points is attached,
+                parameters and logits are constants for them.
             twice: Whether the gradient with respect to the points is differentiated again, which
                 needs a slower likelihood.
             analytic_kl: Return log p(x|b) - KL(q(b|x) | p(b)) instead. The divergence is treated as
@@ -276,7 +283,7 @@ class DiscreteVAE(nn.Module):
     forward = log_weights
 
     def kl(self, logits: Tensor) -> Tensor:
-        """Return KL(q(b|x) | p(b)) in nats, `[R, B]`, of a model with one layer."""
+        """Return the divergence KL(q(b|x) | p(b)) in nats, `[R, B]`, of a model with one layer."""
         weight, constant = self.layers[0].log_ratio(self.prior, logits)
         mean = self.layers[0].mean(logits)
         return -(mean * weight).flatten(-len(self.event_shape)).sum(-1) - constant
@@ -285,8 +292,8 @@ class DiscreteVAE(nn.Module):
         """Return the terms of log w, `[n, R, B]` per layer; term l depends on layers 1 to l only.
 
         The first term is log p(x|b1) - log q(b1|x). Term l is log p(b(l-1)|bl) - log q(bl|b(l-1)),
-        and the last term also contains log p(bL). The arguments are the logits of q and the
-        samples, or points between samples, of each layer.
+        and the last term also contains log p(bL). `logits` has the logits of q for each layer, and
+        `samples` the samples, or points between samples.
         """
         found = [self.log_likelihood(samples[0], x)]
         for index in range(1, len(samples)):
@@ -300,7 +307,11 @@ class DiscreteVAE(nn.Module):
     def chain_log_weights(
         self, b: Tensor, x: Tensor, logits: Tensor, generator: Generator | None = None
     ) -> Tensor:
-        """Return log-weights `[n, R, B]` for evaluation, drawing all deeper layers."""
+        """Return log-weights `[n, R, B]` for evaluation.
+
+        The logits and the samples b are those of the first layer. Samples of deeper layers are
+        drawn.
+        """
         if len(self.layers) == 1:
             return self.log_weights(b, x, logits)
         every_logits, samples = [logits], [b]
@@ -310,7 +321,7 @@ class DiscreteVAE(nn.Module):
         return torch.stack(self.terms(x, every_logits, samples)).sum(0)
 
     def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw samples of the first layer from the model, `[R, count, *event]`."""
+        """Draw samples of the first layer from the generative model p, `[R, count, *event]`."""
         logits = self.prior.expand(-1, count, *self.prior.shape[2:])
         b = self.layers[-1].latent(logits).sample(1, generator)[0]
         for index in reversed(range(1, len(self.layers))):
@@ -331,9 +342,11 @@ class DiscreteVAE(nn.Module):
         differentiated: bool = False,
         twice: bool = False,
     ) -> Tensor:
-        """Return log p(x|b1) `[n, R, B]`, attached to parameters for the first `attached` points.
+        """Return log p(x|b1), `[n, R, B]`.
 
-        The last `differentiated` points also have a graph, to the points only.
+        The results at the first `attached` points can be differentiated with respect to parameters;
+        by default, all can. If `differentiated`, all results can be differentiated with respect to
+        the points b. With `twice`, second derivatives are possible.
         """
         bits = isinstance(self.likelihood, BernoulliPixels)
         if bits and twice:  # the faster functions below can be differentiated only once
@@ -362,7 +375,11 @@ def _unflatten(outputs: Tensor, event: Sequence[int], part: str) -> Tensor:
 def _attach_first(
     network: Network, b: Tensor, attached: int | None, differentiated: bool
 ) -> Tensor:
-    """Apply a network to all samples, with the graph of `DiscreteVAE.log_likelihood`."""
+    """Apply a network to all samples.
+
+    Only the first `attached` outputs can be differentiated with respect to parameters. If
+    `differentiated`, all outputs can be differentiated with respect to the samples b.
+    """
     if attached is None or attached == len(b):
         return apply_network(network, b)
     first = apply_network(network, b[:attached])
@@ -374,8 +391,12 @@ def _attach_first(
 
 
 def _log_ratios(b: Tensor, weight: Tensor, constant: Tensor, attached: int) -> Tensor:
-    """Return sum(b weight) + constant; only the first `attached` points have a graph to these."""
-    axis = constant.ndim + 1  # of the event
+    """Return sum(b weight) + constant, with a sum over the event axes.
+
+    Only the results of the first `attached` points can be differentiated with respect to `weight`
+    and `constant`.
+    """
+    axis = constant.ndim + 1  # the first event axis
     if attached == len(b):
         return (b * weight).flatten(axis).sum(-1) + constant
     if b.device.type == "cpu" and not (torch.compiler.is_compiling() or in_function_transform()):
@@ -388,7 +409,7 @@ def _log_ratios(b: Tensor, weight: Tensor, constant: Tensor, attached: int) -> T
 
 
 class _FirstAttached(torch.autograd.Function):
-    """`_log_ratios` as one node of the graph, which takes less time."""
+    """Computes `_log_ratios` as a single node of autograd's graph, to save time."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -411,7 +432,7 @@ class _FirstAttached(torch.autograd.Function):
 
 
 def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a module as a function whose parameters are constants."""
+    """Return a function that calls a module with its parameters detached."""
     if not isinstance(function, nn.Module):
         return function
     places = tensor_places(function, "_parameters")
@@ -439,8 +460,8 @@ def build_vae(
 ) -> DiscreteVAE:
     """Build a VAE with built-in networks and initial weights.
 
-    The weights of replica r depend on the seed and r alone, not on the number of replicas. The
-    decoder starts at the mean of each pixel.
+    The weights of replica r depend on the seed and r alone, not on the number of replicas. The last
+    bias of the decoder is initially set from the mean of each pixel.
 
     Args:
         network: "linear", "nonlinear" or "pyramid".

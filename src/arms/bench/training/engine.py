@@ -21,7 +21,7 @@ from torch import Generator, Tensor
 from arms.bench.models import seeded_generator
 from arms.bench.training.torch_private import inductor_options, trace
 
-if TYPE_CHECKING:  # a trainer can drive itself
+if TYPE_CHECKING:  # `trainer` imports this module
     from arms.bench.training.trainer import Trainer
 
 Execution: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
@@ -35,7 +35,7 @@ ONE_THREAD_BELOW = 20_000_000
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 OUT_OF_MEMORY = re.compile(
     "allocate memory|out of memory|cublas_status_alloc_failed|bad_alloc"
-    # About sizes that no memory has.
+    # These two are about sizes that exceed any memory.
     "|storage size calculation overflowed|integer multiplication overflow",
     re.IGNORECASE,
 )
@@ -44,7 +44,10 @@ OUT_OF_MEMORY = re.compile(
 def advance_to(
     trainer: "Trainer", end: int, report_every: int, execution: Execution = "auto"
 ) -> Iterator[tuple[int, bool]]:
-    """Train up to a step; after every block, yield the step and whether a record is due."""
+    """Train up to step `end`.
+
+    After every block of steps, yield the current step, and whether a record is due at this step.
+    """
     engine = Engine(trainer, execution, block_of(report_every, end, trainer.steps_done))
     while trainer.steps_done < end:
         engine.advance_block()
@@ -53,9 +56,10 @@ def advance_to(
 
 
 def block_of(report_every: int, end: int, step: int = 0) -> int:
-    """Return the largest block length such that all records and the last step end a block.
+    """Return the largest number of steps per block for training from `step` to `end`.
 
-    A run that was saved with another `report_every` may resume between two multiples of this one.
+    A block must end at every multiple of `report_every` and at the last step. A run that was saved
+    with another `report_every` may resume between two multiples of this one.
     """
     return math.gcd(report_every, end, step, BLOCK)
 
@@ -90,8 +94,8 @@ class Engine:
 
     def advance_block(self) -> None:
         """Train for one block of steps."""
-        # A replay reads seed and offset of the default generator as it starts: the run's own must
-        # be there by then.
+        # When a replay starts, it reads the seed and the offset of the default generator. These
+        # must be the run's own.
         with self._fitting(), self.trainer.noise.active():
             if self.execution == "eager":
                 self.trainer.update()
@@ -101,11 +105,11 @@ class Engine:
         self.trainer.note_steps(self.block)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        # Warming up compiles, fills the optimizer's state and must leave no trace.
+        # The first updates compile the step and fill the optimizer's state. Then they are undone.
         with self._rewound():
             update = self._update()
-            # On a separate stream, as capture is: on the default one the caches would fill with
-            # what it cannot use.
+            # They run on a separate stream, as capture does. Memory cached for the default stream
+            # could not be used in the capture.
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -126,8 +130,8 @@ class Engine:
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
-        """Run the body, then restore all tensors in place, so that graphs stay valid."""
-        # `state` shows the tensors that will move.
+        """Restore the trainer's state after a `with` block, in place so that graphs stay valid."""
+        # `state` returns the tensors themselves, so copy them.
         before = {name: tensor.clone() for name, tensor in self.trainer.state().items()}
         try:
             yield
@@ -136,7 +140,10 @@ class Engine:
 
     @contextmanager
     def _fitting(self) -> Iterator[None]:
-        """Run the body with the run's GPU and precision, or with a suitable number of threads."""
+        """Set the device, the precision and the number of threads for a `with` block.
+
+        The precision is set on a GPU only, the number of threads on a CPU only. Both are restored.
+        """
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
         images = self.trainer.data.images
         if images.is_cuda:
@@ -153,7 +160,7 @@ class Engine:
 
 
 class Noise:
-    """The random numbers of a run. On a GPU, they are in the default generator during a step.
+    """The random state of a run. During a step on a GPU, the default generator has this state.
 
     Compiled code and CUDA graphs can draw only from the default generator. `active()` puts this
     run's state there, and restores the user's state afterwards.
@@ -161,13 +168,13 @@ class Noise:
 
     def __init__(self, own: Generator, default: Generator | None = None) -> None:
         self._own = own
-        self._default = default  # what draws must come from, None where any generator will do
-        self._state = own.get_state()  # of a run that is not active, unless `own` holds it
+        self._default = default  # the generator that draws must use; None: any
+        self._state = own.get_state()  # while the run is not active, on a GPU
         self._is_active = False
 
     @classmethod
     def of(cls, seed: int, device: torch.device) -> "Noise":
-        """Create the noise of a run from its seed."""
+        """Create the noise of a run on a device from the run's seed."""
         own = seeded_generator(seed, "train", device=str(device))
         if device.type != "cuda":
             return cls(own)
@@ -181,12 +188,12 @@ class Noise:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Run the body with this run's random numbers."""
+        """Let draws inside a `with` block use this run's random numbers."""
         if self._default is None or self._is_active:
             yield
             return
-        # A CUDA generator's state is 16 bytes in main memory, and a replayed graph reads seed and
-        # offset from it: no copy to the device, nothing to wait for.
+        # The state of a CUDA generator is 16 bytes in main memory, from which a replayed graph
+        # reads the seed and the offset. Setting it needs no copy to the device, and no waiting.
         users = self._default.get_state()
         self._default.set_state(self._state)
         self._is_active = True
@@ -198,12 +205,12 @@ class Noise:
             self._is_active = False
 
     def get_state(self) -> Tensor:
-        """Return the state as bytes."""
+        """Return the state of the run's generator as bytes."""
         holder = self._holder()
         return holder.get_state() if holder else self._state
 
     def set_state(self, state: Tensor) -> None:
-        """Restore a state from `get_state`."""
+        """Set the state of the run's generator to a state that `get_state` returned."""
         if holder := self._holder():
             holder.set_state(state.cpu())
         else:
@@ -217,14 +224,16 @@ class Noise:
 
 
 def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None]:
-    """Return `trainer.update` with compiled parts. Compilation may draw and estimate."""
+    """Return a form of `trainer.update` with compiled parts.
+
+    Compilation may draw random numbers and add to the sums of metrics, which the caller undoes.
+    """
     apply = compiler(_with_own_code(trainer.apply))
     if not trainer.needs.derivatives and not trainer.estimator_parameters:
         estimate = compiler(_with_own_code(trainer.draw_and_estimate))
         return lambda: trainer.update(estimate, apply)
-    # Derivatives at points, and those that parameters of an estimator learn from, are taken inside
-    # the step, which compilers do not allow. Written out as plain operations first, the step is a
-    # function like any other.
+    # Derivatives at points, and the gradients of an estimator's parameters, are computed inside the
+    # step. Compilers do not support this, so the step is first written as plain operations.
     traced = trace(lambda: list(trainer.gradients()))
     if traced is None:
         return lambda: trainer.update(apply=apply)
@@ -239,7 +248,7 @@ def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None
 
 
 def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy of the method with a separate code object.
+    """Return a copy of a method with a code object of its own.
 
     PyTorch caches compilations per code object, and limits their number. With a separate code
     object, the compilations of a trainer are freed with it, and do not count for other trainers. A
@@ -267,7 +276,7 @@ def choose_device(device: str | torch.device) -> str:
 
 
 def planned_device(device: str | torch.device) -> str:
-    """Return the name of a device, which may be unavailable on this machine."""
+    """Return the name of a device without checking whether this machine has it."""
     name = str(device)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -277,7 +286,7 @@ def planned_device(device: str | torch.device) -> str:
 
 
 def _why_not(name: str) -> str:
-    """Return why a GPU is not available, or "" if it is."""
+    """Return why the GPU with this name is not available, or "" if it is."""
     if not torch.backends.cuda.is_built():
         return "this PyTorch is built without CUDA"
     if not torch.cuda.is_available():
@@ -305,9 +314,9 @@ def keep_freed_memory() -> bool:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether an error or its cause is a lack of memory.
+    """Return whether a lack of memory caused an error.
 
-    An error while a graph is captured may hide the cause.
+    The errors that led to this one are also checked, because the capture of a graph may hide them.
     """
     if error is None:
         return False
@@ -317,7 +326,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def free_memory() -> None:
-    """Free the memory of the last ensemble, including its compiled step."""
+    """Free memory that is no longer used, such as the last ensemble and its compiled step."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

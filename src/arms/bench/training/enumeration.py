@@ -22,9 +22,10 @@ def states_of(model: DiscreteVAE) -> Tensor:
 def estimate_states(
     model: DiscreteVAE, states: Tensor, x: Tensor, logits: Tensor, *, analytic_kl: bool = False
 ) -> Estimate:
-    """Compute the estimate of `arms.Exact` for a model with one layer, at constant logits.
+    """Return the estimate that `arms.Exact` would make, for a model with one layer.
 
-    Over all states s, the value is E[f], and the gradient is E[(f - E[f]) s].
+    With f(s) the objective at state s, the value is E[f], and the gradient is E[(f - E[f]) s].
+    `logits` must be constants.
     """
     flat, shape = states.flatten(1), states.shape[1:]
     # log q(s) is linear in s, and normalized over all states.
@@ -44,5 +45,8 @@ def estimate_states(
 
 
 def _products(states: Tensor, vectors: Tensor, event_dims: int) -> Tensor:
-    """Return the products of all states with all vectors `[R, B, *event]`, as `[S, R, B]`."""
+    """Return the inner product of every state with every vector, `[S, R, B]`.
+
+    `states` are flat, `[S, numbers]`. `vectors` `[R, B, *event]` have `event_dims` event axes.
+    """
     return torch.einsum("se,rbe->srb", states, vectors.flatten(-event_dims))

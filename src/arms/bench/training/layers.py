@@ -11,19 +11,18 @@ from arms.layers import deeper_gradient, draw_deeper, first_gradient, returns_to
 from arms.objective import Options
 
 UNCHECKED = Options(checks="none", log_weights=True)
-"""Options without checks.
+"""Options without checks of the objective's values.
 
-The model fixes the shapes and returns log-weights, and the parameters show numbers that are not
-finite."""
+The model guarantees their shapes. Values that are not finite become visible in the parameters."""
 
 
 class LayeredEstimate(NamedTuple):
-    """The gradients of all layers. `Estimate` is the same for one layer."""
+    """The estimate for a model with several layers, like `Estimate` for one layer."""
 
     logits: tuple[Tensor, ...]
     """The logits of each layer, attached to its encoder."""
     grads: tuple[Tensor, ...]
-    """The gradients with respect to the logits, detached."""
+    """The gradients with respect to the logits of each layer, detached."""
     value: Tensor
     """The ELBO estimated from the samples, `[R, B]`, attached to decoders and prior."""
     values: Tensor
@@ -36,8 +35,8 @@ def estimate_chains(
     """Estimate the gradient of every layer from n chains.
 
     Each layer learns from its own term and the terms of later layers. The estimator is used for the
-    first layer. Deeper layers use the other chains as a baseline, like `arms.draw(..., given=)`.
-    Derivatives treat the deeper layers as constants.
+    first layer. In deeper layers, the baseline of a chain is computed from the other chains, as in
+    `arms.draw(..., given=)`. Derivatives at the first layer treat deeper layers as constants.
     """
     logits = [model.encode(x)]
     first = draw_ahead(estimator, model.latent(logits[0].detach(), x), generator)
@@ -47,7 +46,7 @@ def estimate_chains(
         logits.append(model.encode_layer(index, points[-1]))
         deeper.append(layer.latent(logits[-1]))
         points.append(draw_deeper(first, deeper[-1], generator))
-    # The score of log q has mean zero: its logits are constants there.
+    # The gradient of log q has mean zero, so the logits in log q can be constants.
     terms = model.terms(x, [one.detach() for one in logits], points)
     to_go = returns_to_go(terms)
     n = len(first.points) - first.extra
@@ -55,6 +54,6 @@ def estimate_chains(
     for latent, drawn, signal in zip(deeper, points[1:], to_go[1:], strict=True):
         grads.append(deeper_gradient(latent, drawn, signal, n))
     values = to_go[0][:n]
-    # The extra sample is for the decoder; the ELBO is that of the estimator's own samples.
+    # The extra sample trains the decoder. The ELBO is averaged over the estimator's own samples.
     own = values[1:] if isinstance(estimator, ExtraSample) else values
     return LayeredEstimate(tuple(logits), tuple(grads), estimator.target.value(values), own)

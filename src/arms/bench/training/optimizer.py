@@ -1,8 +1,8 @@
 """Optimizers with accessible state, and learning rates.
 
 Rates are computed on the device, so that a CUDA graph can be replayed while they change. PyTorch's
-private kernels were tried on 2.11 and 2.13 and are expected from 2.8 on. Where a version lacks
-them, public operations stand in, which are slower and agree to rounding.
+private kernels were tried on 2.11 and 2.13, and are expected from 2.8 on. With other versions,
+public operations are used, which are slower, and give the same results up to rounding.
 """
 
 import math
@@ -22,7 +22,7 @@ HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
 FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
 EPSILON = 1e-7
-"""The default of TensorFlow, which the paper uses."""
+"""The default of TensorFlow, which the ARMS paper uses."""
 RATE_FIELDS = (
     *("learning_rate", "prior_learning_rate"),
     *("schedule", "warmup_steps", "decay_every", "decay_factor"),
@@ -37,25 +37,26 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-        """Update every parameter; `count` `[]` is the number of steps, including this one.
+        """Update every parameter in place, with one gradient per parameter.
 
-        The rate is `[]`, or `[R]` with one rate per replica.
+        `rate` is one number, or has one per replica, `[R]`. `count` is the number of steps,
+        including this one, as a tensor without axes.
         """
 
     @abstractmethod
     def state(self) -> dict[str, list[Tensor]]:
-        """Return the state by kind, as one tensor per parameter in its shape."""
+        """Return the state: for each kind, one tensor per parameter, of the parameter's shape."""
 
     @abstractmethod
     def second_moments(self) -> list[Tensor]:
-        """Return the moving averages of the squared gradients.
+        """Return the moving averages of the squared gradients, one tensor per parameter.
 
         They decay with `SECOND_DECAY`, and are not bias-corrected.
         """
 
 
 class Moments(NamedTuple):
-    """The tensors and constants of Adam, one tensor per parameter."""
+    """The tensors and constants of Adam. Each list has one tensor per parameter."""
 
     parameters: list[Tensor]
     means: list[Tensor]
@@ -91,9 +92,10 @@ def fused_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def foreach_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-    """Do a step of Adam with any rates on any tensors; compiled, it is a single kernel.
+    """Do a step of Adam with one rate or rates `[R]`, on any tensors.
 
-    If it looped over parameters, the compiler would create one kernel per parameter.
+    The compiler makes one kernel of this function. From a loop over parameters, it would make one
+    kernel per parameter.
     """
     if not HAS_FOREACH:
         plain_adam_(adam, grads, rate, count)
@@ -123,14 +125,17 @@ def plain_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def per_parameter(rate: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return a rate for each parameter: the common rate, or rates `[R]` for its leading axis."""
+    """Return one tensor of rates for each parameter, which broadcasts with the parameter.
+
+    A single rate is repeated. Rates `[R]` are aligned with the leading axis of the parameter.
+    """
     if rate.ndim == 0:
         return [rate] * len(parameters)
     return [rate.to(p.dtype).reshape(-1, *[1] * (p.ndim - 1)) for p in parameters]
 
 
 def lerp_all_(targets: Sequence[Tensor], sources: Sequence[Tensor], weight: float) -> None:
-    """Move all targets towards their sources by a given fraction, in one kernel if possible."""
+    """Move each target towards its source in place, by the fraction `weight` of the difference."""
     if HAS_FOREACH:
         torch._foreach_lerp_(list(targets), list(sources), weight)
         return
@@ -151,7 +156,7 @@ class Adam(Optimizer):
     def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
         if not self.parameters:
             return
-        # The fused kernel takes one rate, and walks memory as it lies: tensors must be contiguous.
+        # The fused kernel takes one rate, and ignores strides, so tensors must be contiguous.
         fuses = rate.ndim == 0 and not torch.compiler.is_compiling()
         fuses = fuses and all(p.is_contiguous() for p in self.parameters)
         (fused_adam_ if fuses else foreach_adam_)(self._moments, grads, rate, count)
@@ -164,13 +169,13 @@ class Adam(Optimizer):
 
 
 def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
-    """Build the optimizer for some parameters of a run. Add other optimizers here."""
+    """Return the optimizer of a run for the given parameters. Add other optimizers here."""
     return Adam(parameters)
 
 
 @torch.no_grad()
 def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor) -> None:
-    """Update parameters by plain gradient descent, with one rate or with rates `[R]`."""
+    """Do a step of plain gradient descent in place, with one rate or with rates `[R]`."""
     rates = per_parameter(rate, parameters)
     for parameter, grad, own in zip(parameters, grads, rates, strict=True):
         parameter.addcmul_(grad, own, value=-1)
@@ -197,25 +202,24 @@ class LearningRates:
         self._decay = self._column(lambda c: c.decay_factor if c.schedule == "step" else 1)
 
     def after(self, steps_done: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rates of Adam and of the prior for the next step."""
+        """Return the rate of Adam and the rate of the prior for the next step."""
         if not self._changes:
             return self._rate, self._prior_rate
-        # The prior's descent follows the same curve: it would move on at the end otherwise.
+        # The prior follows the same schedule. Otherwise, it would still move at the end.
         now = self._factor(steps_done)
         return self._rate * now, self._prior_rate * now
 
     def _factor(self, steps_done: Tensor) -> Tensor:
-        """Return the factor from warmup, cosine decay and cuts; each is 1 if unused."""
+        """Return the product of the factors for warmup, cosine decay and stepwise decay."""
         rise = ((steps_done + 1) / self._warmup.clamp(min=1)).clamp(max=1)
         progress = ((steps_done - self._warmup) / (self._steps - self._warmup)).clamp(0, 1)
         fall = 1 - self._cosine * (1 - torch.cos(math.pi * progress)) / 2
         return rise * fall * self._decay ** torch.floor(steps_done / self._decay_every)
 
     def _column(self, value: Callable[[TrainConfig], float]) -> Tensor:
-        """Return a field for all replicas, or a single number if it is the same."""
+        """Return a field of the configurations as `[R]`, or `[]` if all runs share their rates."""
         found = [value(config) for config in self._configs]
-        # A CPU's fused Adam takes the rate in double precision, as it would a Python number; a
-        # GPU's in single.
+        # The fused Adam takes the rate in double precision on a CPU, and in single on a GPU.
         dtype = torch.float64 if self._device.type == "cpu" else torch.float32
         values = found[0] if self._is_common else found
         return torch.tensor(values, dtype=dtype, device=self._device)

@@ -23,18 +23,19 @@ else:
 Draws: TypeAlias = Sequence[Callable[[], Tensor]]
 
 INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
-    "fallback_random": True,  # the noise of the eager kernels: the same numbers, and cheaper
-    "comprehensive_padding": False,  # aligned rows are not worth the copies at an operator's border
-    "unroll_reductions_threshold": 32,  # a sum over a few samples is no reduction
-    "max_pointwise_cat_inputs": 3,  # runs of an ensemble are computed one by one
+    "fallback_random": True,  # the same random numbers as in eager kernels, and faster
+    "comprehensive_padding": False,  # aligned rows do not justify the copies before an operator
+    "unroll_reductions_threshold": 32,  # write sums over a few samples as additions
+    "max_pointwise_cat_inputs": 3,  # compute more concatenated parts one by one
 }
 
 
 def trace(function: Callable[[], Sequence[Tensor]]) -> tuple[GraphModule, Draws] | None:
-    """Run a function, and return it as a graph of plain operations, with the noise that it draws.
+    """Run a function, and return it as a graph of plain operations, and its random draws.
 
-    Compilers do not support second derivatives, but `make_fx` writes them as plain operations. If
-    `make_fx` is missing, the graph is None, and the function must run without compilation.
+    The graph takes the random numbers as inputs, which the draws create. Compilers do not support
+    second derivatives, but `make_fx` writes them as plain operations. If PyTorch has no `make_fx`,
+    the result is None, and the function must run without compilation.
     """
     if make_fx is None:
         return None
@@ -43,10 +44,10 @@ def trace(function: Callable[[], Sequence[Tensor]]) -> tuple[GraphModule, Draws]
 
 
 def take_out_noise(traced: GraphModule) -> Draws:
-    """Convert the noise drawn in a graph to inputs, for PyTorch < 2.13.
+    """Replace the random draws in a graph by inputs, for PyTorch < 2.13.
 
-    Return the draws in order. Only draws before the first one that depends on other values, such as
-    dropout, are converted.
+    Return functions that make these draws, in the order of the inputs. Only draws before the first
+    one that depends on other values, such as dropout, are converted.
     """
     random = [
         node
@@ -55,7 +56,7 @@ def take_out_noise(traced: GraphModule) -> Draws:
     ]
     drawn = list(takewhile(lambda node: not node.all_input_nodes, random))
     draws = [partial(node.target, *node.args, **node.kwargs) for node in drawn]
-    # Backwards, each to the very beginning: the placeholders then stand in the order of the draws.
+    # Insert each placeholder at the very beginning, from the last draw to the first.
     for index, node in reversed(list(enumerate(drawn))):
         with traced.graph.inserting_before():
             node.replace_all_uses_with(traced.graph.placeholder(f"noise_{index}"))
@@ -65,7 +66,7 @@ def take_out_noise(traced: GraphModule) -> Draws:
 
 
 def inductor_options() -> dict[str, str | int | bool | Callable[..., Any]]:
-    """Return the compiler options that this version supports; others would be errors."""
+    """Return the options in `INDUCTOR` that this PyTorch supports; others would raise an error."""
     try:
         from torch._inductor import list_options
     except ImportError:

@@ -6,14 +6,14 @@ A checkpoint holds these tensors:
 |---|---|---|
 | `model.*` | the model's own names | yes |
 | `estimator.<i>` | the estimator's parameters | yes |
-| `optimizer.<part>.<kind>.<i>` | what the optimizer of a part remembers | yes |
+| `optimizer.<part>.<kind>.<i>` | state of the optimizer of a part | yes |
 | `mean_grad.<i>` | moving average of the encoder's gradient | yes |
-| `sum.<metric>` | of a metric since the last record | yes |
+| `sum.<metric>` | sum of a metric since the last record | yes |
 | `generator` | state of the noise, as bytes | no |
-| `counts` | steps done, and those in the sums | no |
+| `counts` | number of steps done, and of steps in the sums | no |
 
-A user's own model of one replica need not have the axis: a run alone is never split out of an
-ensemble.
+A user's own model of one replica may lack this axis, because the state of a single run is never
+split.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,9 +42,10 @@ from arms.estimate import estimate
 from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
 
 BackwardStarts: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-"""The tensors where autograd starts, and their gradients.
+"""The tensors where backpropagation starts, and the gradient for each of these tensors.
 
-They are the logits, the value, and the loss of the estimator's parameters if it has any."""
+The tensors are the logits, the value, the divergence if it is analytic, and the loss of the
+estimator's parameters if there are any."""
 State: TypeAlias = Mapping[str, Tensor]
 
 MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "optimizer.", "mean_grad."
@@ -56,17 +57,17 @@ CODE_IMAGES = 200
 class Trainer:
     """A run in memory: model, estimator, optimizers and noise. Train it with `step()` or `fit()`.
 
-    Engines, which `fit` uses too, bypass `step` and may bypass `update`: to change a step, change
+    `fit` does not call `step`, and on a GPU it may not call `update`. To change a step, change
     `draw_and_estimate` or `apply`.
 
     Args:
         config: The configuration; for an ensemble, with the replicas of all its runs.
-        dataset: The data set; or several, each for the same number of replicas, in order (needs
-            `model`).
+        dataset: The data set; or several data sets, each for an equal share of the replicas, in
+            order. If there are several, `model` is required.
         device: Where to train.
         model: A model to use instead of the configured one, with fresh weights.
         estimator: An estimator to use instead of the configured one.
-        rates: The learning rates of an ensemble, whose runs may differ in them.
+        rates: The learning rates, if the runs of an ensemble have different ones.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class Trainer:
         check_categories_and_layers(model, config)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
-        # None on a GPU: the device's default, which alone can be compiled.
+        # On a GPU, None: compiled code can draw only from the default generator.
         self._generator = self.noise.generator
         pixels = self.data.images.shape[1]
         self.estimator = prepared_estimator(config, model.event_shape, pixels, device, estimator)
@@ -100,16 +101,17 @@ class Trainer:
         enumerates = isinstance(self.estimator.design, AllStates)
         self._states = states_of(model) if enumerates else None
         for layer in model.modules():
-            if isinstance(layer, ReplicaLinear):  # such a gradient can be taken only once
+            if isinstance(layer, ReplicaLinear):  # bfloat16 excludes second derivatives
                 roughly = config.precision == "medium" and not self.needs.second_order
                 layer.bfloat16_backward = roughly
         self._build_optimizers()
         self.rates = rates or LearningRates([config], self.device)
         self.ema_grads = [torch.zeros_like(p) for p in self.encoder_weights]
-        self._scale = -1 / batch  # of the loss: minus the mean over images
+        self._scale = -1 / batch  # the loss is minus the mean over images
         self._value_start = self.model.prior.new_full((replicas, batch), self._scale)
         self.steps_done = 0
-        # On the device, moved by the step itself: a replayed CUDA graph moves along the schedule.
+        # The step itself increases this count on the device, so that a replayed CUDA graph does
+        # too.
         self.steps_on_device = torch.zeros((), device=device)
         means = [key for key, metric in METRICS.items() if metric.mean_over_steps]
         self.sums = {key: torch.zeros(replicas, device=device) for key in means}
@@ -150,9 +152,9 @@ class Trainer:
     ) -> None:
         """Do the part of a step that runs on the device, which a CUDA graph can capture.
 
-        `draw_and_estimate` and `apply` stand in for the methods of that name: compiled forms of
-        them. On a GPU its noise is that of the device's default generator: call it while `noise`
-        is active.
+        `draw_and_estimate` and `apply` replace the methods of these names, for example by compiled
+        forms. On a GPU, the step draws from the default generator, so call `update` inside
+        `with noise.active()`.
         """
         (apply or self.apply)(self.gradients(draw_and_estimate))
 
@@ -161,7 +163,7 @@ class Trainer:
     ) -> Sequence[Tensor]:
         """Draw a batch, and return the gradients of the loss as a flat list.
 
-        They are with respect to parameters of encoder, decoder, estimator and prior, in this order.
+        The list follows the order of the parameters: encoder, decoder, estimator and prior.
         """
         parameters = [*self.optimizer_parameters, *self.prior]
         pairs = zip(*(draw_and_estimate or self.draw_and_estimate)(), strict=True)
@@ -175,7 +177,7 @@ class Trainer:
         return found
 
     def note_steps(self, steps: int) -> None:
-        """Add to the number of steps done."""
+        """Add to the count of all steps done, and to the count of steps in the sums of metrics."""
         self.steps_done += steps
         self.summed_steps += steps
 
@@ -202,39 +204,39 @@ class Trainer:
         starts: tuple[Tensor, ...] = (self._scale * found.grad.detach(), self._value_start)
         if analytic:
             outputs, starts = (*outputs, self.model.kl(logits)), (*starts, -self._value_start)
-        # A mean over images for each replica: what one learns depends on no neighbor.
+        # The factor gives each replica its own mean over images, whatever the number of replicas.
         if found.grad.requires_grad:
             loss = self.config.replicas * variance_loss(found)
             return (*outputs, loss), (*starts, torch.ones_like(loss))
         return outputs, starts
 
     def _add_to_sums(self, elbo: Tensor) -> None:
-        """Add the ELBO `[R]` to its sum. A new metric with a mean over steps adds itself here."""
+        """Add the ELBO `[R]` to its sum. Do the same here for any other metric with a sum."""
         self.sums[TRAIN_ELBO.key].add_(elbo)
 
     def _num_attached(self, points: int) -> int:
-        """Return the number of leading points from which the decoder and the prior learn."""
+        """Return how many points, counted from the first, train the decoder and the prior."""
         enumerates = self.needs.evaluations is None
         samples = points if enumerates else self.estimator.design.num_samples
         return min(points, self.estimator.target.num_attached(samples))
 
     def _elbo(self, found: Estimate) -> Tensor:
-        """Return the mean ELBO of each replica over the batch."""
+        """Return the ELBO of each replica `[R]`, averaged over samples and batch."""
         if self.estimator.design.weighted:
             return found.value.detach().mean(-1)
         values = found.values.detach()
-        # The extra sample is for the decoder; the ELBO is that of the estimator's own samples.
+        # The extra sample trains the decoder. The ELBO is averaged over the estimator's own.
         return (values[1:] if isinstance(self.estimator, ExtraSample) else values).mean((0, 2))
 
     def _estimate_layers(self, x: Tensor) -> BackwardStarts:
-        """Estimate the gradients of all layers; autograd starts at all logits and the value."""
+        """Return the result of `draw_and_estimate` for images x and a model of several layers."""
         found = estimate_chains(self.model, self.estimator, x, self._generator)
         self._add_to_sums(found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]
         return (*found.logits, found.value), (*starts, self._value_start)
 
     def apply(self, grads: Sequence[Tensor]) -> None:
-        """Update the parameters with gradients in the order of `gradients`."""
+        """Update all parameters, given the result of the method `gradients`."""
         inner, outer = len(self.encoder_weights), len(self.optimizer_parameters)
         with torch.no_grad():
             # Steps are counted from 0 here, and from 1 in Adam's correction.
@@ -251,13 +253,13 @@ class Trainer:
     ) -> list[Record]:
         """Train, and return a record of the metrics every `config.report_every` steps.
 
-        Nothing is written to disk and no bar is shown; `arms.bench.train` does the same in a run
-        directory, and evaluates at the end. `config.evaluate_every` has no effect here, and a
-        replica that diverges is not stopped.
+        Nothing is written to disk, and no progress is shown. `arms.bench.train` trains in the same
+        way in a run directory, and evaluates at the end. `config.evaluate_every` has no effect
+        here, and a replica that diverges is not stopped.
 
         Args:
-            steps: How many more steps; by default up to `config.steps`.
-            on_record: Called with every record.
+            steps: The number of further steps. By default, training continues up to `config.steps`.
+            on_record: A function that is called with every record.
         """
         left = self.config.steps - self.steps_done if steps is None else as_count(steps, 0, "steps")
         records = []
@@ -269,7 +271,10 @@ class Trainer:
         return records
 
     def record(self) -> Record:
-        """Return all metrics: means since the last call, which are reset, and current values."""
+        """Return all metrics at the current step, and reset the sums of metrics.
+
+        Metrics that are averaged over steps include all steps since the last call.
+        """
         means = {key: mean.tolist() for key, mean in self.take_means().items()}
         variances = self.gradient_variance().tolist()
         codes = {key: of.tolist() for key, of in self.code_statistics().items()}
@@ -289,8 +294,8 @@ class Trainer:
     def gradient_variance(self) -> Tensor:
         """Return EMA(g^2) - EMA(g)^2, averaged over the encoder's parameters, `[R]`.
 
-        This is the curve in the paper. It is bias-corrected, and includes the noise of the
-        minibatch.
+        EMA is a moving average over steps, corrected for its start at zero, and g is the gradient.
+        The ARMS paper shows this quantity. It includes the noise of the minibatch.
         """
         replicas = self.config.replicas
         correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
@@ -302,7 +307,7 @@ class Trainer:
         return total / max(1, sum(p.numel() for p in self.encoder_weights) // replicas)
 
     def take_means(self) -> dict[str, Tensor]:
-        """Return means `[R]` over the steps since the last call by metric; reset the sums."""
+        """Return each metric's mean `[R]` over the steps since the last call; reset the sums."""
         means = {key: total / max(1, self.summed_steps) for key, total in self.sums.items()}
         for total in self.sums.values():
             total.zero_()
@@ -310,13 +315,13 @@ class Trainer:
         return means
 
     def take_elbo(self) -> Tensor:
-        """Return the mean ELBO `[R]` over the steps since the last call; reset all sums."""
+        """Return the mean ELBO `[R]` since the last call; reset the sums of all metrics."""
         return self.take_means()[TRAIN_ELBO.key]
 
     def state(self) -> dict[str, Tensor]:
         """Return the state for a checkpoint.
 
-        It holds the trainer's tensors themselves, not copies, except `generator` and `counts`.
+        Except for `generator` and `counts`, the values are the trainer's own tensors, not copies.
         """
         tensors = {f"{MODEL}{name}": one for name, one in self.model.state_dict().items()}
         lists: dict[str, Sequence[Tensor]] = {ESTIMATOR: self.estimator_parameters}
@@ -333,7 +338,7 @@ class Trainer:
         return tensors
 
     def load_state(self, tensors: State) -> None:
-        """Restore a state from `state()`."""
+        """Restore a state that `state()` returned, by copies into the trainer's own tensors."""
         own = self.state()
         check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
@@ -358,7 +363,10 @@ def prepared_estimator(
     device: str,
     estimator: Estimator | None = None,
 ) -> Estimator:
-    """Return the estimator of a run with fresh parameters."""
+    """Return the estimator of a run with new parameters for all replicas.
+
+    `estimator` replaces the configured one. `event` is the event shape of the logits.
+    """
     generator = seeded_generator(config.seed, "estimator", device=device)
     batch = (config.replicas, config.batch_size)
     prepared = chosen = estimator or config.make_estimator()
@@ -373,13 +381,13 @@ def prepared_estimator(
                 f"{config.replicas}, one entry per replica, got {got}: create the parameters in "
                 "its method prepare"
             )
-    # An importance-weighted bound always trains its decoder on its own samples.
+    # With an importance-weighted bound, the decoder always learns from the samples of the bound.
     extra = config.decoder_samples == "extra" and not prepared.target.subtracts_log_q
     return ExtraSample(prepared) if extra else prepared
 
 
 def check_replicas(model: DiscreteVAE, replicas: int) -> None:
-    """Raise if the model does not have this number of replicas."""
+    """Raise if the model or a parameter does not have this number of replicas."""
     if (got := model.replicas) != replicas:
         expected = f"the model must have {replicas} replicas, as the configuration says"
         raise ValueError(f"{expected}, got {got}")
@@ -387,8 +395,8 @@ def check_replicas(model: DiscreteVAE, replicas: int) -> None:
         if parameter.ndim == 0 or len(parameter) != replicas:
             raise ValueError(
                 f"with {replicas} replicas every parameter must have a leading axis of length "
-                f"{replicas}, got {name} of shape {list(parameter.shape)}: pass as model= a "
-                "function that makes a model of one replica, or use layers such as "
+                f"{replicas}, got {name} of shape {list(parameter.shape)}: pass a function "
+                "that makes a model of one replica as model, or use layers such as "
                 "arms.bench.models.ReplicaLinear"
             )
 
@@ -407,17 +415,17 @@ def check_categories_and_layers(model: DiscreteVAE, config: TrainConfig) -> None
 
 
 def step_of(state: State) -> int:
-    """Return the step of a checkpoint."""
+    """Return the number of steps done in the state of a checkpoint."""
     return int(state[STEP_COUNTS][0])
 
 
 def model_of(state: State) -> dict[str, Tensor]:
-    """Return the model's tensors, as its `state_dict` names them."""
+    """Return the model's tensors in a checkpoint, with the names of the model's `state_dict`."""
     return {name[len(MODEL) :]: one for name, one in state.items() if name.startswith(MODEL)}
 
 
 def has_replica_axis(name: str) -> bool:
-    """Return whether the tensor with this name has a replica axis; raise if unknown."""
+    """Return whether a checkpoint's tensor has a replica axis; raise if the name is unknown."""
     if name in (GENERATOR, STEP_COUNTS):
         return False
     if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
@@ -427,7 +435,7 @@ def has_replica_axis(name: str) -> bool:
 
 
 def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
-    """Return the state of one run of an ensemble, which can be resumed alone."""
+    """Return the state of run number `index` in an ensemble, which can be resumed alone."""
     if runs == 1:  # its tensors may have no replica axis
         return dict(state)
     return {
@@ -437,9 +445,9 @@ def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
 
 
 def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
-    """Combine the states of several runs at the same step.
+    """Combine the states of several runs at the same step into the state of an ensemble.
 
-    If the states of their noise differ, new noise is used.
+    If the runs' generators have different states, the ensemble gets a new one from `seed`.
     """
     if len(states) == 1:
         return dict(states[0])
@@ -447,7 +455,7 @@ def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]
     if len({len(noise) for noise in noises}) > 1:
         what = "these runs were started on different kinds of devices"
         raise ValueError(f"{what}: resume each of them on the device where it was started")
-    # What has no replica axis is the same in all of them, except the noise.
+    # Tensors without a replica axis are equal in all states, except the noise.
     whole = {
         name: torch.cat([state[name] for state in states]) if has_replica_axis(name) else tensor
         for name, tensor in states[0].items()
@@ -459,18 +467,21 @@ def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]
 
 
 def finite_replicas(parameters: State, replicas: int) -> list[bool]:
-    """Return, for each replica, whether its parameters are finite."""
+    """Return, for each replica, whether all entries of its parameters are finite."""
     finite = [tensor.reshape(replicas, -1).isfinite().all(1) for tensor in parameters.values()]
     return torch.stack(finite).all(0).tolist()
 
 
 def check_fits(state: State, own: State, device: torch.device) -> None:
-    """Raise unless a state contains all tensors of a trainer; newer sums may be missing."""
+    """Raise unless `state` has the tensors of `own`, the state of a trainer, in the same shapes.
+
+    Sums may be missing, because a metric may be newer than the checkpoint.
+    """
     if lacking := {name for name in own.keys() - state.keys() if not name.startswith(SUM)}:
         names = ", ".join(sorted(lacking)[:3])
         what = f"the checkpoint has no {names}, so another configuration or version wrote it"
         raise ValueError(f"{what}: train again from the start")
-    # Generators of a CPU and a GPU have states of different lengths, which say different things.
+    # The states of CPU and GPU generators have different lengths and contents.
     if state[GENERATOR].shape != own[GENERATOR].shape:
         what = f"this checkpoint cannot be resumed on {device}"
         why = "because it was saved on another kind of device (CPU or GPU)"

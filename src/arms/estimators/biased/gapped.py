@@ -3,9 +3,9 @@ r"""GAPPED-ST: straight-through Gumbel-softmax with a deterministic step instead
 $$ g = \frac{1}{n} \sum_i \frac{\partial f}{\partial b}(b_i)\, \frac{y_i (1 - y_i)}{\tau},
    \qquad y_i = \sigma(m_i/\tau), \quad m_i = \max\big((2 b_i - 1)\,\phi,\ \gamma\big) $$
 
-A bit chooses between the logits 0 and phi. The logit of the chosen value is raised until it exceeds
-the other logit by at least the gap gamma. The step is treated as a constant, and the gradient
-passes through the softmax of the raised logits. This removes the variance of the noise.
+A bit chooses between the logits 0 and phi. The step raises the logit of the chosen value until it
+exceeds the other logit by at least the gap gamma. The step is treated as a constant, and the
+gradient passes through the softmax of the raised logits. This removes the variance of the noise.
 
 Biased because the derivative at b differs from f(1) - f(0), and because the factor y (1 - y) / tau
 is not p (1 - p) even on average.
@@ -27,8 +27,8 @@ class GappedStraightThrough(PathEstimator):
     """The gapped straight-through estimator of bits, on n independent samples. Biased.
 
     Args:
-        temperature: tau of the softmax behind the bits.
-        gap: gamma, the least difference between the logit of the chosen value and the other.
+        temperature: tau, the temperature of the softmax.
+        gap: gamma, the least amount by which the logit of the chosen value exceeds the other logit.
 
     >>> import torch
     >>> GappedStraightThrough(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape

@@ -7,8 +7,8 @@ The relaxed form evaluates f at x = y. The straight-through form evaluates f at 
 x = 1[y > 1/2]. For categories, y = softmax((log p + Gumbel noise) / tau).
 
 Biased because the relaxed form is the exact gradient of another quantity, E[f(y)]. As tau goes to
-0, its bias vanishes, and its variance grows without bound. The straight-through form uses the
-derivative at a bit, which differs from f(1) - f(0).
+0, the bias of this form vanishes, and its variance grows without bound. The straight-through form
+uses the derivative at a bit, which differs from f(1) - f(0).
 Reference: Maddison, Mnih & Teh, "The concrete distribution: A continuous relaxation of discrete
 random variables", 2017; Jang, Gu & Poole, "Categorical reparameterization with Gumbel-softmax",
 2017.
@@ -30,7 +30,7 @@ class GumbelSoftmax(PathEstimator):
     """Gumbel-softmax with n relaxed points, or straight-through with n samples. Biased.
 
     Args:
-        temperature: tau: low for a small bias, high for a small variance.
+        temperature: tau. A low value gives a small bias, a high value a small variance.
         hard: Whether f is evaluated at samples (straight-through) instead of relaxed points.
 
     >>> import torch

@@ -1,4 +1,4 @@
-"""Code that biased estimators share: they map derivatives of f to the logits, per sample."""
+"""The base class of biased estimators, which use the derivative of f at each sample."""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from arms.latents import Binary, Latent
 
 @dataclass(frozen=True)
 class PathEstimator(Estimator):
-    """The mean over independent samples of a derivative that is mapped to the logits.
+    """Converts df/db at each of n samples to a gradient with `path`, and averages the gradients.
 
     The estimate is zero for bits with p = 0 or 1.
     """
 
     num_samples: int
-    """The number of samples, n."""
+    """n, the number of independent samples."""
     unbiased = False
 
     def __post_init__(self) -> None:
@@ -30,7 +30,11 @@ class PathEstimator(Estimator):
 
     @abstractmethod
     def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
-        """Map derivatives at the samples, or at the noise behind them, to the logits."""
+        """Return a gradient with respect to the logits for each sample, `[n, *batch, *event]`.
+
+        `derivatives` are df/db at the points. `samples` are the samples, or for `GumbelSoftmax` the
+        logits plus noise.
+        """
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         assert derivatives is not None
@@ -46,5 +50,5 @@ class PathEstimator(Estimator):
 
 
 def sigmoid_derivative(x: Tensor) -> Tensor:
-    """Return the derivative of the sigmoid without losing digits in the tails."""
+    """Return the derivative of the sigmoid at x, which is accurate for large |x| too."""
     return torch.sigmoid(x) * torch.sigmoid(-x)

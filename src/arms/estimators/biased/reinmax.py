@@ -9,7 +9,7 @@ sigma(phi / tau) and r = |b - s|.
 
 Biased because the trapezoid rule is an approximation. The expectation of the estimate is
 p (1 - p) (df/db at 1 + df/db at 0) / 2, and the gradient contains f(1) - f(0) instead of the mean
-derivative. At tau = 1, both are equal if f is quadratic in every bit.
+derivative. At tau = 1, these two are equal if f is quadratic in every bit.
 Reference: Liu et al., "Bridging discrete and backpropagation: Straight-through and beyond",
 NeurIPS 2023.
 """
@@ -43,7 +43,7 @@ class ReinMax(PathEstimator):
         phi = at_least_float32(part.logits)
         points, tempered = samples.to(phi.dtype), phi / self.temperature
         if part.has(Binary):
-            distance = torch.sigmoid((1 - 2 * points) * tempered)  # |b - s| with all its digits
+            distance = torch.sigmoid((1 - 2 * points) * tempered)  # |b - s| without rounding error
             excess = sigmoid_derivative(tempered) - sigmoid_derivative(phi)
             return derivatives * ((distance + excess) / 2)
         assert isinstance(part, HasMean)

@@ -8,8 +8,8 @@ softmax, so that a constant added to all derivatives has no effect.
 
 Biased because the plain form ignores the distribution of b. For f(b) = b, the gradient is p (1 -
 p), but the plain form returns 1. The scaled form is biased if f is not linear in every bit: the
-gradient contains the difference f(1) - f(0) for each bit, and the derivative at one end differs
-from it.
+gradient contains the difference f(1) - f(0) for each bit, which differs from the derivative at one
+end.
 Reference: Bengio, Leonard & Courville, "Estimating or propagating gradients through stochastic
 neurons for conditional computation", 2013.
 """

@@ -2,9 +2,9 @@ r"""DisARM for the K-sample bound: each of the K = n/2 samples has an antithetic
 
 $$ g = \sum_k \tfrac12 \big(h_{-k}(b_k) - h_{-k}(b'_k)\big)\,(b_k - b'_k)\,\max(p, 1-p) $$
 
-Here h_{-k}(b) is the bound as a function of sample k alone, with the direct term included
-(`arms.estimators.bound.slots`). With `folded=False`, f_{-k} replaces h_{-k} and the direct term is
-added separately, as in the paper.
+Here f_{-k}(b) is the bound as a function of the sample b in slot k, and h_{-k}(b) also includes the
+direct term; `arms.estimators.bound.slots` defines both. With `folded=False`, the formula contains
+f_{-k} instead of h_{-k}, and the direct term is added separately, as in the paper.
 
 Unbiased because, given all other samples, each term is DisARM for a function of sample k, and the
 pair of sample k is independent of the other samples.
@@ -30,8 +30,9 @@ class DisARMOnBound(Estimator):
     """DisARM for the n/2-sample bound, which is computed from the first sample of each pair.
 
     Args:
-        num_samples: n, even; K is half of it.
-        folded: Whether the direct term is part of each slot's function; in the paper it is not.
+        num_samples: n, even. The bound has K = n/2 samples.
+        folded: Whether the function of each slot includes the direct term. In the paper, the term
+            is separate.
         tree: The binary tree over categories, "balanced" or "stick": see `arms.designs.Pairs`.
 
     >>> DisARMOnBound(4).target

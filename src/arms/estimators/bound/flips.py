@@ -44,8 +44,8 @@ class FlipsOnBound(Estimator):
 
     Args:
         num_samples: K. Each flip is one more evaluation, and all points are differentiated.
-        flips: m, K by default. With K/2 flips, the variance at equal evaluations is nearly the same
-            on most models, but large estimates are rarer and larger.
+        flips: m, the number of flips; K by default. With K/2 flips, the variance at equal
+            evaluations is nearly the same on most models, but large estimates are rarer and larger.
 
     >>> FlipsOnBound(4).target, FlipsOnBound(4).design.needs.evaluations
     (ImportanceBound(samples=4), 8)
@@ -67,7 +67,7 @@ class FlipsOnBound(Estimator):
         top, others = others_of_each(values[:n])
         rest = top + others.exp().sum(1).log()  # log of the sum of the others' weights
         curve = curvature_of_other_rows(latent, samples, at_samples) / 2
-        # The effect of every change of a single variable, for every sample.
+        # The extrapolated change of log w for every change of one latent, for every sample.
         there = latent.rises(samples, at_samples) + curve
         here = latent.with_event_axes(values[:n])
         rises = rise_in_slot(here, here + there, latent.with_event_axes(rest))
@@ -85,7 +85,8 @@ class FlipsOnBound(Estimator):
 def rise_in_slot(start: Tensor, end: Tensor, rest: Tensor) -> Tensor:
     """Return h at the log-weight `end` minus h at the log-weight `start`.
 
-    `rest` is the log of the sum of the other weights.
+    The module docstring defines h(x); here x is a log-weight minus `rest`, and `rest` is the log of
+    the sum of the other weights.
     """
     some = rest != -torch.inf  # False if no other sample has weight, so the share is always 1
     base = torch.where(some, rest, 0.0)

@@ -66,7 +66,7 @@ class MidpointOnBound(Estimator):
         points = draw.points[first:]
         step = (points[:pairs] - points[pairs : 2 * pairs]).to(values.dtype)
         top, others = others_of_each(values[: design.bound_samples])
-        # The order is: first ends, second ends, midpoints.
+        # These are the log-weights at the first ends, then the second ends, then the midpoints.
         paired = values[first:].unflatten(0, (3, pairs))
         drops = paired[:2] - paired[2]
         if design.pairs:  # put every pair in every slot, and sum over slots
@@ -81,11 +81,14 @@ class MidpointOnBound(Estimator):
             rise = torch.where(diagonal_mask(values[:pairs]), every, 0.0).sum(1)
         control = latent.with_event_axes(rise) * derivatives
         found = combine_pairs(latent, step, ends, control)
-        return found if design.pairs else pairs * found  # convert a mean over slots into a sum
+        return found if design.pairs else pairs * found  # sum over slots, not mean
 
 
 def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
-    """Return dh/d(log w) around each midpoint in each slot, `[P, K, *batch]`.
+    """Return the factor omega^2 of the module docstring, `[P, K, *batch]`.
+
+    This is an average of dh/d(log w) near each of P midpoints in each of K slots. If P = 1, it is
+    the value at the midpoint itself.
 
     `middle` `[P, K, *batch]` is log w at the midpoints, relative to the slot's largest log-weight.
     `drops` `[2, P, *batch]` is log w at the ends minus log w at the midpoints.
@@ -99,11 +102,14 @@ def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
 
 
 def _from_others(others: Tensor) -> Tensor:
-    """Estimate `_in_log_weight` for a single pair, `[1, K, *batch]`, from the bound's samples."""
+    """Return omega^2 if there is only one shared pair, `[1, K, *batch]`.
+
+    The samples of the bound replace the other pairs, on which `_in_log_weight` relies.
+    """
     count = len(others)
     if count == 1:
         return torch.ones_like(others)
-    # Put sample l in slot k. In its own slot, a sample has the share 0.
+    # Put sample l in slot k. For k = l, the share is 0.
     rises = slot_shares(others, others.transpose(0, 1)).square()
     return rises.sum(0, keepdim=True) / (count - 1)
 
@@ -111,7 +117,7 @@ def _from_others(others: Tensor) -> Tensor:
 def shared_midpoints(num_samples: int) -> MidpointOnBound:
     """Return `MidpointOnBound` with shared pairs.
 
-    About a third of the n >= 3 samples form the bound.
+    About a third of the n >= 3 samples form the bound. The others form the shared pairs.
 
     >>> shared_midpoints(9).target
     ImportanceBound(samples=3)

@@ -31,10 +31,11 @@ class OnBound(Wrapper):
     """Applies an inner estimator, which uses values only, to the K-sample bound.
 
     Args:
-        inner: The estimator; its m samples are drawn in addition to the K samples of the bound.
+        inner: The inner estimator. Its m samples are drawn in addition to the K samples of the
+            bound.
         bound_samples: K.
-        folded: Whether `inner` differentiates the direct term too. If not, it is computed from the
-            K samples and added, as in the paper.
+        folded: Whether `inner` differentiates the direct term too. If not, the term is computed
+            from the K samples and added, as in the paper.
 
     >>> import arms, torch
     >>> OnBound(arms.ARMS(5), bound_samples=5)(lambda b: b.sum(-1), torch.zeros(4, 3)).grad.shape
@@ -64,7 +65,12 @@ class OnBound(Wrapper):
 
 
 def slot_sums(values: Tensor, bound_samples: int, folded: bool) -> Tensor:
-    """Return sum_k h_{-k}, or sum_k f_{-k} if not folded, at fresh samples, minus a constant."""
+    """Return the sum over slots k of h_{-k}, or of f_{-k} if not `folded`, `[m, *batch]`.
+
+    `arms.estimators.bound.slots` defines these functions. They are evaluated at m fresh samples,
+    and a constant per row is left out. `values` `[K + m, *batch]` contains the log-weights of the K
+    samples of the bound, then of the fresh samples.
+    """
     top, others = others_of_each(values[:bound_samples])
     candidates = values[bound_samples:].unsqueeze(1) - top
     return replace_slots(others, candidates, folded).sum(1)

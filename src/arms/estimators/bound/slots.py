@@ -3,7 +3,7 @@ r"""The importance-weighted bound of Burda et al., and formulas that its estimat
 $$ L_K = E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x), \quad
    w(b) = p(x, b) / q(b), \quad b_k \sim q $$
 
-A slot is one of the K places in this sum. Let f_{-k}(b) be the logarithm when slot k contains b.
+A slot is one of the K places in this sum. Let f_{-k}(b) be this logarithm if slot k contains b.
 The gradient has two parts. The score part is the sum over slots of E[f_{-k}(b_k) grad log q(b_k)].
 The direct term is -E[sum_k w_k/(sum_l w_l) grad log q(b_k)], because log w contains log q.
 Estimators are called *folded* if they handle both parts together:
@@ -24,17 +24,16 @@ from arms.latents import Latent
 
 
 def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
-    """Return the direct term, -sum_k share_k grad log q(b_k) with share_k = w_k / sum_l w_l."""
+    """Return the direct term, -sum_k share_k grad log q(b_k), where share_k = w_k / sum_l w_l."""
     return -(latent.with_event_axes(shares) * latent.score(samples)).sum(0)
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return each slot's other log-weights relative to the largest of them.
+    """Return, for each slot, the log-weights of the other slots relative to their maximum.
 
-    The first result, `[K, *batch]`, is this largest log-weight. It is 0 if there are no other
-    slots, or if all their weights are zero. The second result, `[K, K, *batch]`, contains the
-    log-weights minus the largest one, and -inf for the slot itself. It is accurate for both large
-    and small weights.
+    The first result, `[K, *batch]`, is the maximum. It is 0 if there are no other slots, or if all
+    their weights are zero. The second result, `[K, K, *batch]`, contains the log-weights minus the
+    maximum, and -inf for the slot itself. Both large and small weights keep their digits.
 
     >>> others_of_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
     tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
@@ -46,18 +45,18 @@ def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def diagonal_mask(values: Tensor) -> Tensor:
-    """Return the mask `[K, K, 1, ...]` of the entries where the sample belongs to the slot."""
+    """Return a mask `[K, K, 1, ...]`, the identity matrix with as many batch axes as `values`."""
     count = len(values)
     diagonal = torch.eye(count, dtype=torch.bool, device=values.device)
     return diagonal.view(count, count, *[1] * (values.ndim - 1))
 
 
 def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> Tensor:
-    """Return f_{-k}, or h_{-k} if `folded`, for each candidate in each slot, `[m, K, *batch]`.
+    """Return the bound with each of m candidates in each slot, `[m, K, *batch]`.
 
-    `others` `[K, K, *batch]` and `candidates` `[m, K, *batch]` are relative to the largest
-    log-weight of the slot. A constant per slot is left out, so that small differences keep their
-    digits.
+    This is f_{-k} of the module docstring, or h_{-k} if `folded`. A constant per slot is left out,
+    so that small differences keep their digits. `others` is the second result of `others_of_each`.
+    `candidates` `[m, K, *batch]` are log-weights minus the first result.
     """
     some, relative = _relative(others, candidates)
     bounds = nn.functional.softplus(relative, threshold=40)  # e^-40 is negligible in float64
@@ -68,13 +67,20 @@ def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> T
 
 
 def slot_shares(others: Tensor, candidates: Tensor) -> Tensor:
-    """Return the share w(b) / (sum_{l != k} w_l + w(b)) for each candidate b in each slot k."""
+    """Return w(b) / (sum_{l != k} w_l + w(b)) for each candidate b in each slot k.
+
+    The arguments and the shape of the result are the same as for `replace_slots`.
+    """
     some, relative = _relative(others, candidates)
     return torch.where(some, torch.sigmoid(relative), torch.ones_like(relative))
 
 
 def _relative(others: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask of slots whose others have weight, and candidates relative to their sum."""
+    """Return a mask `[K, *batch]`, and the candidates relative to the weight of the other slots.
+
+    The mask is False for slots where the weights of all other slots are zero. Elsewhere, the second
+    result, `[m, K, *batch]`, is the candidates minus the log of the sum of the other weights.
+    """
     rest = others.exp().sum(1).log()
     some = rest != -torch.inf  # True for NaN, so that NaN is propagated
     return some, candidates - torch.where(some, rest, 0.0)

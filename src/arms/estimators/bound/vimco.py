@@ -34,7 +34,7 @@ class VIMCO(Estimator):
     """VIMCO for the n-sample bound, on n independent samples.
 
     Args:
-        num_samples: n, which is also K.
+        num_samples: n. All samples form the bound, so K = n.
         baseline: How to predict a slot's weight from the others: by their "geometric" or
             "arithmetic" mean. With "none", there is no baseline, and this is REINFORCE.
 
@@ -65,7 +65,8 @@ class VIMCO(Estimator):
 def local_signals(values: Tensor, baseline: Baseline) -> Tensor:
     """Return the learning signal of each slot, `[n, *batch]`.
 
-    The signal is the bound minus the bound with the prediction in place of this slot's weight.
+    The signal is the bound minus the bound with a prediction in place of the slot's weight.
+    `values` `[n, *batch]` are log-weights, and `baseline` names the prediction.
     """
     if len(values) == 1:
         return values

@@ -5,12 +5,12 @@ $$ g = \mathrm{LOORF}[f]
    \qquad h_i = c_i \cdot (b_i - p), \quad c_i = \frac{1}{n-1} \sum_{j \ne i} G_j,
    \quad G_i = \frac{\partial f}{\partial b}(b_i) $$
 
-The coefficient alpha is fitted on the other rows of the batch. The published method learns one
-number for all rows.
+LOORF[h] is the leave-one-out estimate with h in place of f. The coefficient alpha is fitted on the
+other rows of the batch. The published method learns one number for all rows.
 
 Unbiased because the term in parentheses has mean zero for independent samples. Given the other
-samples, c_i is constant, so E[h_i (b_i - p)] = Cov(b) c_i. In the baseline of sample i, h_j has
-mean zero given all samples but b_j.
+samples, c_i is constant, so E[h_i (b_i - p)] = Cov(b) c_i. The baseline of sample i contains the
+other h_j, and each h_j has mean zero given all samples except b_j.
 Reference: Titsias & Shi, "Double control variates for gradient estimation in discrete latent
 variable models", AISTATS 2022.
 """
@@ -28,7 +28,7 @@ from arms.latents import HasMean
 
 @dataclass(frozen=True)
 class DoubleCV(Estimator):
-    """Double control variates on n independent samples, all of which are differentiated.
+    """Double control variates on n independent samples, with derivatives at all of them.
 
     Args:
         num_samples: n, at least 2.
@@ -57,7 +57,10 @@ class DoubleCV(Estimator):
 
 
 def linear_control(latent: HasMean, samples: Tensor, derivatives: Tensor) -> Tensor:
-    """Return LOORF[h] - Cov(b) mean_i G_i, which has mean zero for independent samples."""
+    """Return the term in parentheses of the module docstring, `[*batch, *event]`.
+
+    `derivatives` are the G_i. The term has mean zero if the samples are independent.
+    """
     of_others = sum_of_others(derivatives, 0) / (len(derivatives) - 1)
     linear = latent.sum_event(of_others * latent.score(samples))
     return leave_one_out(latent, samples, linear) - latent.covariance_matvec(derivatives.mean(0))

@@ -1,14 +1,15 @@
 r"""FLIPS: derivatives at coupled samples, with flips of single latents that correct their error.
 
-For n samples b_i of bits, m flips of one latent K each, drawn with probability q_K, and G = df/db,
+There are n samples b_i of bits, and m flips. Each flip changes one latent K_j of a sample b_j,
+where latent k is chosen with probability q_k. With G = df/db,
 
 $$ g_k = \frac1n \sum_i \tfrac12 |b_{ik} - p_k|\, G_k(b_i)
        + \frac1m \sum_j \frac{1[K_j = k]}{q_k}\, v_k
          \Big[ f(b_j^1) - f(b_j^0) - \tfrac12 \big(G_k(b_j^0) + G_k(b_j^1)\big) \Big], $$
 
-where v = p (1 - p), and b^1 and b^0 are sample j with latent k set to 1 and to 0. One of the two is
-the sample itself, the other is its flip. The first sum is `reinmax`, the trapezoid rule. Its error
-for a single bit is of third order. The flips measure this error.
+where v = p (1 - p), and b^1 and b^0 are sample b_j with latent k set to 1 and to 0. One of the
+two is the sample itself, the other is its flip. The first sum is `reinmax`, the trapezoid rule. Its
+error for a single bit is of third order. The flips measure this error.
 
 Unbiased because the means of the two sums add up to the gradient. First, b_ik is
 independent of the other latents of sample i, so the first sum has the mean
@@ -17,8 +18,8 @@ the second sum has the mean v_k E[f(b^1) - f(b^0)] minus the mean of the first s
 any G, so wrong derivatives increase the variance, but cause no bias.
 
 For categories, the first sum is 1/2 sum_a p_a (G_a - G_b) (e_a - e_b), where b is the category that
-was drawn. A flip changes b to a with probability p_a / (1 - p_b), and has the weight
-(1 - p_a)(1 - p_b) / (2 - p_a - p_b).
+was drawn, and e_a is the one-hot vector of category a. A flip changes b to a with probability p_a /
+(1 - p_b), and has the weight (1 - p_a)(1 - p_b) / (2 - p_a - p_b).
 
 The other rows of the batch reduce the variance in three ways, without bias. First, latents whose
 logits vary most over the rows are flipped most often. Second, the curvature h_k of a latent, the
@@ -47,7 +48,7 @@ from arms.estimators.regression import coefficients_of_controls, products_of_con
 from arms.estimators.score.leave_one_out import leave_one_out
 from arms.latents import Binary, Latent, Neighbors
 
-SAFE_ROWS = 8  # from here on, fitted coefficients lose less than they save
+SAFE_ROWS = 8  # from this number of rows on, fitted coefficients are accurate enough
 
 
 @dataclass(frozen=True)
@@ -56,9 +57,9 @@ class Flips(Estimator):
 
     Args:
         num_samples: n. Each flip is one more evaluation, and all points are differentiated.
-        flips: m; one for every two samples by default.
+        flips: m, the number of flips. By default, there is one for every two samples.
         safe: Whether to rely less on derivatives where they mislead, with coefficients fitted on
-            the other rows of the batch. By default, this is done from 8 rows on.
+            the other rows of the batch. By default, this is done if there are at least 8 rows.
         coupling: The coupling of the samples; None if they are independent.
 
     >>> Flips(4)(lambda b: (b.sum(-1) - 2.0) ** 2, torch.zeros(100, 5)).values.shape
@@ -120,7 +121,10 @@ class Flips(Estimator):
 
 
 def set_flips(estimator: Any, coupling: Coupling | None, samples_per_flip: int) -> None:
-    """Set the design of an estimator with `num_samples` and `flips`, after checking these."""
+    """Check `num_samples` and `flips` of an estimator, and set its design.
+
+    If `flips` is None, there is one flip for every `samples_per_flip` samples.
+    """
     n, m = count_samples(estimator, 1), estimator.flips
     what = f"flips of {type(estimator).__name__}"
     m = max(1, n // samples_per_flip) if m is None else as_count(m, 1, what)
@@ -134,17 +138,22 @@ def rows_of(latent: Latent) -> int:
 def add_along(
     latent: Latent, total: Tensor, weights: Tensor, step: Tensor, factor: float = 1.0
 ) -> Tensor:
-    """Return a total plus, for every flip, its weight times the step from the sample to it."""
+    """Return `total` plus `factor` times the sum over flips of weight times step.
+
+    `weights` `[m, *batch]` has one number per flip. `step` `[m, *batch, *event]` is the flipped
+    sample minus the sample.
+    """
     for weight, one in zip(latent.with_event_axes(weights), step, strict=True):
-        total = torch.addcmul(total, weight, one, value=factor)  # no tensor for all flips
+        total = torch.addcmul(total, weight, one, value=factor)  # creates no tensor for all flips
     return total
 
 
 def curvature_of_other_rows(latent: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
-    """Return the coefficient of each bit in a regression of its derivative on the bit.
+    """Return the curvature of f in each bit, `[*batch, *event]`, estimated from the other rows.
 
-    The regression uses the other rows. It is centered within each row and pooled over rows, plus
-    one artificial observation with derivative 0. The result is 0 for categories.
+    The curvature of a bit is the coefficient in a regression of df/db on b. Both are centered
+    within each row, then all other rows are pooled, with one artificial observation of derivative
+    0. For categories, the result is 0.
     """
 
     def of_part(part: Latent, b: Tensor, derivative: Tensor) -> Tensor:
@@ -162,7 +171,10 @@ def curvature_of_other_rows(latent: Latent, samples: Tensor, derivatives: Tensor
 def _rule_and_own_bits(
     latent: Neighbors, samples: Tensor, derivatives: Tensor
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Return the mean trapezoid rule, and the moments from `_of_bits` if there are any bits."""
+    """Return the trapezoid rule averaged over samples, and the other results of `_of_bits`.
+
+    The second result is empty if the latent contains no bits.
+    """
     if any(one.has(Binary) for one in latent.elements()):
         rule, *own = latent.map_parts_to_many(_of_bits, samples, derivatives)
         return rule, own
@@ -170,10 +182,12 @@ def _rule_and_own_bits(
 
 
 def _of_bits(part: Latent, samples: Tensor, derivatives: Tensor) -> tuple[Tensor, ...]:
-    """Return the mean trapezoid rule of a part, and three tensors that predict its noise.
+    """Return four tensors `[*batch, *event]` for one part of the latent.
 
-    These are, for bits, the factor (1 - p) (mean of b - p) / 2 of the curvature, and two sums over
-    samples: of the derivative times (b - mean of b), and of the square of (b - mean of b).
+    The first is the trapezoid rule, averaged over samples. The other three serve to predict its
+    noise, and are zero for categories. For bits, the second is (1 - p) (mean of b - p) / 2, which
+    is multiplied by the curvature. The last two are sums over samples: of derivative times (b -
+    mean of b), and of (b - mean of b)^2.
     """
     if not isinstance(part, Binary):
         rule = mean_trapezoid(part, samples, derivatives)

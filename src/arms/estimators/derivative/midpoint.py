@@ -9,15 +9,16 @@ If f is quadratic, f(b) - f(b') = C . s exactly. The gradient of a latent then c
 from other latents.
 
 Several pairs can share a midpoint. They are made by exchanging latents between b and b' at random.
-Then C is the mean of grad f at the midpoint and at the samples of the other pairs. With
-`at_midpoints=False`, only the samples of the other pairs are used. If there are several independent
-midpoints, let C~ be the mean of C over the other midpoints. Then
+Then C is the mean of two vectors: grad f at the midpoint, and the average of grad f over the
+samples of the other pairs. With `at_midpoints=False`, C is the second vector alone. If there are
+several independent midpoints, let C~ be the mean of C over the other midpoints. Then the mean over
+midpoints
 
 $$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C
      - \mathrm{Cov}(b)\,\tilde C\big] $$
 
-is also subtracted. The coefficient of Z is fitted on the other rows of the batch. It is 1/2 if
-there are no other rows.
+is also subtracted, times a coefficient. The coefficient is fitted on the other rows of the batch.
+It is 1/2 if there are no other rows.
 
 Unbiased because the expectation of (C . s) s given b + b' is E[s s' | b + b'] C, which is added
 back. Without C, the estimate is leave-one-out REINFORCE on two samples. Derivatives at b and b'
@@ -46,11 +47,12 @@ class Midpoint(Estimator):
 
     Args:
         num_samples: n, even: the number of samples. Each midpoint is one more evaluation.
-        coupling: The coupling of the first pairs; None makes their samples independent.
+        coupling: The coupling of the samples from which the midpoints are computed; None makes
+            these samples independent.
         pairs: The least number of pairs that share a midpoint, at most n/2. With 1, only the
-            midpoints are differentiated; with more, all points are.
-        own_bits: Whether to subtract Z, which reduces the noise of a latent's own bit, if there are
-            several independent midpoints.
+            midpoints are differentiated. With 2 or more, all points are.
+        own_bits: Whether to subtract a second control variate if there are several independent
+            midpoints. It reduces the noise that comes from a latent's own bit.
         at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4. The
             derivatives at the other pairs then form each pair's control variate, and the objective
             is evaluated at samples only.
@@ -97,16 +99,17 @@ class Midpoint(Estimator):
 
 
 def cross_paired(num_samples: int, coupling: Coupling | None = None) -> Midpoint:
-    """Return a midpoint estimator that evaluates no midpoints, with three pairs per midpoint."""
+    """Return `Midpoint` with at least three pairs per midpoint, and no evaluations at midpoints."""
     return Midpoint(num_samples, coupling, pairs=3, own_bits=False, at_midpoints=False)
 
 
 def combine_pairs(
     latent: ExchangeablePairs, step: Tensor, values: Tensor, control: Tensor
 ) -> Tensor:
-    """Return the mean over pairs of 1/2 [(f - f' - C . s) s + E[s s' | b + b'] C].
+    """Return the mean over pairs of 1/2 [(f(b) - f(b') - C . s) s + E[s s' | b + b'] C].
 
-    `step` is s, `control` is C, and `values` contain f at the first ends, then at the second ends.
+    A pair consists of b and b'. `step` is s = b - b', and `control` is C. `values` contains f(b)
+    for all pairs, then f(b') for all pairs.
     """
     fall = values[: len(step)] - values[len(step) : 2 * len(step)]
     rest = latent.with_event_axes(fall - latent.step_product(step, control)) * step

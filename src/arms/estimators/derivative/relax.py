@@ -39,7 +39,7 @@ class Relaxation(nn.Module):
         temperature: The initial tau.
         scale: The initial eta.
         shape: The shape of both parameters, which broadcasts to the batch. `()` means one tau and
-            one eta for all rows, and `(5, 1)` one of each per replica.
+            one eta for all rows, and `(5, 1)` one of each for every one of 5 replicas.
 
     >>> Relaxation().temperature
     tensor(0.1000, grad_fn=<ExpBackward0>)
@@ -94,7 +94,7 @@ class HiddenControl(nn.Module):
             what = "relax_control(..., context=c) needs a context x, got none"
             raise ValueError(f"{what}: {remedy}")
         if self.context is None and context is not None:
-            remedy = f"create it by relax_control(..., context={context.shape[-1]})"
+            remedy = f"create the control with relax_control(..., context={context.shape[-1]})"
             what = "relax_control(...) without context cannot take the context of Bits(logits, x)"
             raise ValueError(f"{what}: {remedy}")
         hidden = self.latent(z)
@@ -105,7 +105,10 @@ class HiddenControl(nn.Module):
 
 
 class ReplicaControl(nn.Module):
-    """The network of `relax_control` for R replicas: z `[n, R, B, d]`, context `[R, B, c]`."""
+    """The network of `relax_control` for R replicas.
+
+    It maps z `[n, R, B, d]` and a context `[R, B, c]` to values `[n, R, B]`.
+    """
 
     def __init__(self, replicas: int, d: int, context: int, generator: Generator) -> None:
         super().__init__()
@@ -122,7 +125,7 @@ class ReplicaControl(nn.Module):
 
 
 def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
-    """Return the control network of the ARMS paper's VAE, with one hidden layer on z or [x, z].
+    """Return the control network of the ARMS paper: one hidden layer, with input z or (x, z).
 
     Args:
         d: The number of latents.
@@ -139,7 +142,8 @@ def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
 class RELAX(Learnable):
     """RELAX on n/2 samples.
 
-    It makes 3n/2 evaluations, of which n are differentiated. Without relaxation, it makes n/2.
+    It makes 3n/2 evaluations, of which n are differentiated. Without a relaxation, it makes n/2
+    evaluations.
 
     Args:
         num_samples: n, even, twice the number of samples of b.
@@ -188,7 +192,7 @@ class RELAX(Learnable):
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
         z, path = draw.memory
         count = self.design.num_samples
-        parts = []  # c(z) `[2m, *batch]` is their sum; each comes with its derivative dc/dz
+        parts = []  # the terms of c(z) `[2m, *batch]`, each with its derivative with respect to z
         if self.control is not None:
             parts.append(_free_part(self.control, z, getattr(draw.latent, "context", None)))
         if self.relaxation is not None:
@@ -204,7 +208,10 @@ class RELAX(Learnable):
 def _relaxed_part(
     relaxation: Relaxation, z: Tensor, values: Tensor, derivatives: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return eta f(sigma(z / tau)) and its derivative, given f and df/db at the relaxed points."""
+    """Return eta f(sigma(z / tau)) `[2m, *batch]`, and its derivative with respect to z.
+
+    `values` and `derivatives` are f and df/db at the relaxed points sigma(z / tau).
+    """
     relaxed, scale = relaxation(z), relaxation.scale.to(z)
     # d sigma(z / tau) / dz
     inner = relaxed * (1 - relaxed) / relaxation.temperature.to(z).unsqueeze(-1)
@@ -248,7 +255,8 @@ def combine_relaxed(
 ) -> Tensor:
     """Return the mean over samples of (f(b) - c(z~)) (b - p) + c'(z) - c'(z~) d z~/d phi.
 
-    The first half of `control` and `derivative` is at z, the second at z~; `path` is d z~/d phi.
+    `control` contains c, and `derivative` contains c'; each has the entries for z first, then the
+    entries for z~. `path` is d z~/d phi.
     """
     wide = at_least_float32(phi)
     free, conditional = derivative.chunk(2)

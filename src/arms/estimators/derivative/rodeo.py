@@ -44,8 +44,8 @@ class SteinControl(nn.Module):
     Args:
         hidden: Width of the hidden layer, which consists of LeakyReLU units.
         shape: The leading shape of the parameters, which broadcasts to the batch. `()` means one
-            network for all rows, and `(5, 1)` one per replica.
-        generator: Source of the weights; by default a new one with seed 0.
+            network for all rows, and `(5, 1)` one for each of 5 replicas.
+        generator: Generator of the initial weights; by default, a new generator with seed 0.
 
     >>> SteinControl()(torch.zeros(4, 5, 3), torch.zeros(4, 5, 1)).shape
     torch.Size([4, 5, 3, 2])
@@ -112,7 +112,10 @@ class RODEO(Learnable):
     def _stein(
         self, score: Tensor, samples: Tensor, values: Tensor, derivatives: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return S h_i0 `[n, *batch]` and S[h_i1 (. - p)] `[n, *batch, d]` at every sample."""
+        """Return S h_i0 `[n, *batch]` and S[h_i1 (. - p)] `[n, *batch, d]` at every sample b_i.
+
+        The module docstring defines S, h_i0 and h_i1.
+        """
         n, d = len(samples), max(1, samples.shape[-1])
         flips, steps = score.abs(), 1 - 2 * samples  # |b - p| is the probability of a flip
         baseline, correction = torch.zeros_like(score.sum(-1)), torch.zeros_like(score)

@@ -3,9 +3,9 @@ r"""A linear control variate from the derivative at the mean, for smooth f of fe
 $$ g - \alpha Z, \qquad Z = \hat g[c \cdot (b - p)] - \mathrm{Cov}(b)\, c, \qquad
    c = \nabla f(p) $$
 
-Here g-hat is any unbiased estimator that is linear in the values of f, such as ARMS. The
-coefficient alpha is fitted on the other rows of the batch. Without other rows it is 1/2, because 1
-increases the variance if f is far from linear.
+Here g = g-hat[f], and g-hat is any unbiased estimator that is linear in the values, such as ARMS.
+The coefficient alpha is fitted on the other rows of the batch. Without other rows it is 1/2,
+because 1 increases the variance if f is far from linear.
 
 Unbiased because c does not depend on the samples. Therefore g-hat is also unbiased for the linear
 function c . b, whose expectation c . p has the gradient Cov(b) c.
@@ -24,7 +24,9 @@ from arms.latents import HasMean
 
 @dataclass(frozen=True)
 class WithTaylor(Wrapper):
-    """Add a first-order control variate at the mean to an estimator, for one more evaluation.
+    """Wrap an estimator to subtract a linear control variate, from the derivative at the mean.
+
+    This takes one more evaluation.
 
     >>> import arms, torch
     >>> WithTaylor(arms.ARMS(4))(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape

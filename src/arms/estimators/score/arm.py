@@ -23,14 +23,14 @@ from arms.estimators.base import Estimator, count_samples, set_design
 
 @dataclass(frozen=True)
 class ARM(Estimator):
-    """Augment-REINFORCE-merge, the average of n/2 antithetic pairs of bits.
+    """Augment-REINFORCE-merge for bits, averaged over n/2 antithetic pairs of samples.
 
     >>> ARM(4)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])
     """
 
     num_samples: int
-    """n, even."""
+    """n, the number of samples; even."""
 
     def __post_init__(self) -> None:
         set_design(self, AntitheticNoise(count_samples(self, 2, even=True)))

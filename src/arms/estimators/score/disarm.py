@@ -11,7 +11,8 @@ P(b = 1, b' = 0) = p(1-p)(1-rho) for every joint distribution of the pair. The v
 with rho, so the most negative correlation is best.
 
 With more than two categories, the bits of a binary tree choose the category, and each bit has an
-antithetic partner. For node v, with theta_v = log P_right - log P_left and w_v = sigmoid(theta_v),
+antithetic partner. Let P_left and P_right be the total probabilities of the categories on the two
+sides of node v. With theta_v = log P_right - log P_left and w_v = sigmoid(theta_v),
 
 $$ g_v = \frac{f - f'}{2}\,\big(1_v\,(b - w_v) - 1'_v\,(b' - w_v)\big) \cdot
    \begin{cases} 1/(1-\rho_v) & \text{if both reach } v \\ 1 & \text{otherwise,} \end{cases} $$
@@ -38,7 +39,7 @@ from arms.latents import Binary, Bits, Latent
 
 @dataclass(frozen=True)
 class DisARM(Estimator):
-    """DisARM, the average of n/2 antithetic pairs. The cost per latent is K^2 for K categories.
+    """DisARM, averaged over n/2 antithetic pairs. The cost per latent of K categories grows as K^2.
 
     Args:
         num_samples: n, even.
@@ -64,7 +65,10 @@ class DisARM(Estimator):
 
 
 def mean_over_pairs(design: Pairs, draw: Draw, difference: Tensor) -> Tensor:
-    """Return DisARM's estimate averaged over pairs, given the differences f - f'."""
+    """Return the estimate of DisARM, averaged over pairs.
+
+    `difference` `[n/2, *batch]` is f at the first sample of each pair minus f at the second.
+    """
 
     def of_part(part: Latent, samples: Tensor) -> Tensor:
         if not part.has(Binary):

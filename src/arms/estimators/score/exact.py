@@ -27,7 +27,7 @@ class Exact(Estimator):
     """
 
     num_samples: int = 1
-    """Ignored."""
+    """This number is ignored, because all states are evaluated."""
 
     def __post_init__(self) -> None:
         set_design(self, AllStates())

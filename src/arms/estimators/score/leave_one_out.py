@@ -11,7 +11,7 @@ Unbiased because of two facts about bits. First, r is the average of (f(b_i) - f
 f(0)) P(b_i = 1, b_j = 0), and the probability equals p (1-p) (1-rho). The gradient is (f(1) - f(0))
 p (1-p), so r must be divided by 1 - rho. All pairs must have the same correlation.
 
-For the best of k, the samples must be independent. The weights are those of `arms.weights`:
+For the best of k, the samples must be independent. `arms.weights` computes the weights w_i:
 
 $$ g = \sum_i w_i \, \nabla \log p(b_i), \qquad
    w_i = \frac{1}{\binom{n}{k}} \sum_{S \ni i} \big(\max_{S} f - \max_{S \setminus i} f\big) $$
@@ -41,7 +41,8 @@ class LeaveOneOut(Estimator):
 
     Args:
         design: `Independent(n)` for LOORF, or `Coupled(n, coupling)` for ARMS.
-        best_of: k, to estimate the best of k instead of the expectation, on independent samples.
+        best_of: k, to differentiate the expected best of k values instead of the expectation. The
+            samples must be independent.
 
     >>> import torch
     >>> constant = lambda b: torch.full(b.shape[:-1], 7.0)

@@ -27,7 +27,7 @@ class Reinforce(Estimator):
     """
 
     num_samples: int
-    """n."""
+    """n, the number of samples."""
 
     def __post_init__(self) -> None:
         set_design(self, Independent(count_samples(self, 1)))

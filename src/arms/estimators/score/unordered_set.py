@@ -27,7 +27,7 @@ from arms.estimators.base import Estimator, count_samples, set_design
 class UnorderedSet(Estimator):
     """The unordered-set estimator, with its built-in baseline, on n different joint states.
 
-    It is for a single choice, or for few states that carry most of the probability.
+    Use it for a single latent, or if few states have most of the probability.
 
     >>> import torch
     >>> UnorderedSet(4)(lambda b: b.prod(-1), torch.zeros(2)).grad  # all four states of two bits
