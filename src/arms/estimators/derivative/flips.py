@@ -1,7 +1,7 @@
-r"""FLIPS: derivatives at coupled samples, with flips of single latents that correct their error.
+r"""FLIPS: derivatives at coupled samples; flips of single latents correct the derivatives' error.
 
-There are n samples b_i of bits, and m flips. Each flip changes one latent K_j of a sample b_j,
-where latent k is chosen with probability q_k. With G = df/db,
+The estimator draws n samples b_i of bits, and makes m flips. Flip j changes one latent K_j of a
+sample b_j. It chooses latent k with probability q_k. With G = df/db,
 
 $$ g_k = \frac1n \sum_i \tfrac12 |b_{ik} - p_k|\, G_k(b_i)
        + \frac1m \sum_j \frac{1[K_j = k]}{q_k}\, v_k
@@ -18,14 +18,15 @@ the second sum has the mean v_k E[f(b^1) - f(b^0)] minus the mean of the first s
 any G, so wrong derivatives increase the variance, but cause no bias.
 
 For categories, the first sum is 1/2 sum_a p_a (G_a - G_b) (e_a - e_b), where b is the category that
-was drawn, and e_a is the one-hot vector of category a. A flip changes b to a with probability p_a /
-(1 - p_b), and has the weight (1 - p_a)(1 - p_b) / (2 - p_a - p_b).
+was drawn, and e_a is the one-hot vector of category a. A flip replaces b by category a with
+probability p_a / (1 - p_b). Its weight is (1 - p_a)(1 - p_b) / (2 - p_a - p_b).
 
 The other rows of the batch reduce the variance in three ways, without bias. First, latents whose
-logits vary most over the rows are flipped most often. Second, the curvature h_k of a latent, the
-regression coefficient of G_k on b_k over the other rows, predicts the error
--1/2 (1 - p_k)(mean_i b_ik - p_k) h_k, which has mean zero and is subtracted. Third, the *safe* form
-subtracts two differences of mean zero, with coefficients fitted on the other rows:
+logits vary most over the rows are flipped most often. Second, the other rows give the curvature
+h_k of each latent, which is the regression coefficient of G_k on b_k. It predicts the error of the
+first sum, -1/2 (1 - p_k)(mean_i b_ik - p_k) h_k. This prediction has mean zero and is subtracted.
+Third, the *safe* form subtracts two differences of mean zero, with coefficients fitted on the other
+rows:
 
 $$ g - \beta\,(g - g_{\mathrm{flips}}) - \gamma\,(g - g_{\mathrm{ARMS}}), $$
 

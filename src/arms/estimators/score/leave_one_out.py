@@ -2,16 +2,17 @@ r"""Leave-one-out REINFORCE: the baseline of each sample is the mean of f over t
 
 $$ r = \frac{1}{n-1} \sum_i \Big(f(b_i) - \frac{1}{n}\sum_j f(b_j)\Big)\,\nabla \log p(b_i) $$
 
-With independent samples, g = r. This is LOORF, also called RLOO. With coupled samples, r is biased,
-and the design corrects it. The result is ARMS. For bits, the corrected estimate is
+With independent samples, g = r. This is LOORF, also called RLOO. With coupled samples, r is biased.
+ARMS removes this bias by a correction that depends on the coupling. For bits, it is
 g = r / (1 - rho), where rho is the correlation of two samples of the same bit.
 
-Unbiased because of two facts about bits. First, r is the average of (f(b_i) - f(b_j)) (b_i - b_j) /
+Unbiased because two facts hold for bits. First, r is the average of (f(b_i) - f(b_j)) (b_i - b_j) /
 2 over all pairs of samples. Second, given all other latents, this term has the expectation (f(1) -
 f(0)) P(b_i = 1, b_j = 0), and the probability equals p (1-p) (1-rho). The gradient is (f(1) - f(0))
 p (1-p), so r must be divided by 1 - rho. All pairs must have the same correlation.
 
-For the best of k, the samples must be independent. `arms.weights` computes the weights w_i:
+With the target `arms.BestOf(k)`, the expected best of k values, the samples must be independent.
+`arms.weights` computes the weights w_i:
 
 $$ g = \sum_i w_i \, \nabla \log p(b_i), \qquad
    w_i = \frac{1}{\binom{n}{k}} \sum_{S \ni i} \big(\max_{S} f - \max_{S \setminus i} f\big) $$
