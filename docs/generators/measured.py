@@ -94,7 +94,7 @@ def variance_table() -> str:
         "derivatives",
         "linear",
         "nonlinear",
-        "time, evaluations of this row",
+        "time, listed evaluations",
         "time, n = 10",
     ]
     return table(columns, lines)
@@ -227,7 +227,7 @@ def _wins(name: str) -> str:
         f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {_listed(counts)} evaluations"
         for (network, steps), counts in budgets.items()
     )
-    return f"{wins} {len(won)} of the {len(cases_of_it)} measured cases. {about} The cases are: {told}."
+    return f"{wins} {len(won)} of the {len(cases_of_it)} measured cases. {about} In these cases: {told}."
 
 
 def _listed(counts: list[str]) -> str:
