@@ -600,7 +600,7 @@ def test_run_mistakes_are_one_line(say: Say, words: list[str], message: str) -> 
         (["trian"], "there is no command named 'trian': did you mean train"),
         (["data", "gett"], "there is no command named 'data gett': did you mean data get"),
         (["evaluate"], "Missing from arms evaluate: PATH Run directory."),
-        (["data", "get"], "Missing from arms data get: STR Data set."),
+        (["data", "get"], "Missing from arms data get: STR Name of the data set"),
     ],
 )
 def test_borders_are_one_line(say: Say, words: list[str], message: str) -> None:

@@ -94,7 +94,7 @@ def test_dry_run_prints_and_writes_nothing(
         "5/16 nonlinear, n = 4, R = 5; 13 done: dynamic-mnist arms-dirichlet"
     )
     assert lines[4].endswith("2 missing: fashion-mnist arms (medium), omniglot arms (medium)")
-    assert last.endswith("58 done, 86 missing")
+    assert last.endswith("70 done, 74 missing")
     monkeypatch.setattr(sys, "argv", [*words, "--device", "cpu"])
     main()
     assert len(capsys.readouterr().out.splitlines()) == 144 + 1
