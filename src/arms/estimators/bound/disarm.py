@@ -31,8 +31,8 @@ class DisARMOnBound(Estimator):
 
     Args:
         num_samples: n, even. The bound has K = n/2 samples.
-        folded: Whether the function of each slot includes the direct term. In the paper, the term
-            is separate.
+        folded: Whether DisARM handles the direct term together with the score part. If not, the
+            direct term is added separately, as in the paper.
         tree: The binary tree over categories, "balanced" or "stick": see `arms.designs.Pairs`.
 
     >>> DisARMOnBound(4).target
