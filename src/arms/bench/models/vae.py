@@ -268,7 +268,8 @@ class DiscreteVAE(nn.Module):
             x: The images.
             logits: The logits of q(b|x).
             attached: The number of points, counted from the first, whose log-weights can be
-                differentiated with respect to parameters and logits. By default, all can.
+                differentiated with respect to parameters and logits. By default, this is the number
+                of all points.
             differentiated: The number of points, counted from the last, whose log-weights can be
                 differentiated with respect to the points. If none of these points is attached,
                 parameters and logits are constants for them.
@@ -457,7 +458,7 @@ class _FirstAttached(torch.autograd.Function):
 
 
 def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function that calls a module with detached copies of the module's parameters.
+    """Return a function that calls a module and treats the module's parameters as constants.
 
     If `function` is not a module, it is returned unchanged.
     """

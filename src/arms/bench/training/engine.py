@@ -316,8 +316,8 @@ def keep_freed_memory() -> bool:
 
     Training allocates and frees the same memory a hundred times a second. If this memory is
     returned to the system, the system must zero it again, which takes a seventh of the time of a
-    step on a CPU. The setting needs glibc, and applies to the entire process. Therefore only the
-    `arms` command should call this function.
+    step on a CPU. The setting needs glibc, and applies to the entire process. Therefore only
+    programs should call this function, such as the `arms` command.
     """
     if not sys.platform.startswith("linux"):
         return False
