@@ -54,7 +54,7 @@ class Estimator(ABC):
     unbiased: bool = True
     """Whether the expectation of the estimate is the gradient for every objective."""
     requires: tuple[type, ...] = ()
-    """Capabilities of the latent that `combine` needs, besides the ones that the design needs."""
+    """The capabilities that `combine` requires of the latent. The design may require others."""
 
     @abstractmethod
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
@@ -87,7 +87,8 @@ class Estimator(ABC):
         """Draw points, evaluate the objective once at all of them, and combine the values.
 
         Args:
-            objective: Maps points `[m, *batch, *event]` to values; for a bound, to log p(x, b).
+            objective: A function that maps points `[m, *batch, *event]` to values `[m, *batch]`.
+                For a bound, the values are log p(x, b).
             logits: As for `arms.expectation`.
             generator: As for `arms.expectation`.
             chunk: As for `arms.expectation`.

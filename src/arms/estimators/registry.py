@@ -77,7 +77,7 @@ LONGEST, LONGEST_VALUE = 60, 24  # most characters of a label, and of a value in
 
 @dataclass(frozen=True)
 class Entry:
-    """An estimator in the table; `make` creates it for a given number of samples."""
+    """One line of the table of estimators. `make(num_samples)` returns the estimator."""
 
     tier: Tier
     name: str

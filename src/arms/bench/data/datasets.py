@@ -120,7 +120,7 @@ class TrainingImages:
     images: Tensor  # uint8 [images, pixels], all data sets concatenated
     levels: int
     spans: tuple[Tensor, Tensor] | None = None  # [R, 1] each: first image and number of images
-    """For each replica, the part of `images` that it uses; None if every replica uses all images."""
+    """For each replica, the part of `images` that it uses. With None, every replica uses all."""
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
@@ -252,7 +252,7 @@ class Source:
             return hashlib.file_digest(file, "md5").hexdigest() == self.md5
 
     def obtain(self, folder: Path) -> Path:
-        """Return the path of the file in `folder`. Download the file if it is missing or damaged."""
+        """Return the path of the file in `folder`. Download it if it is missing or damaged."""
         path = folder / self.file
         if self.intact(folder):
             return path

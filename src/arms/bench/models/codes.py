@@ -14,7 +14,7 @@ ACTIVE_VARIANCE = 0.01
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode in a `with` block, and restore its mode afterwards."""
+    """Put a model into evaluation mode for a `with` block, and then restore its previous mode."""
     training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""Matrix products in float32 on a CPU, by oneDNN if PyTorch includes it.
+"""Matrix products in float32 on a CPU. They use oneDNN if PyTorch includes it.
 
 `torch.mm` calls MKL, which is slow on many processors: on an AMD EPYC with AVX-512, oneDNN is 2.3
 times as fast. PyTorch calls oneDNN through a private operator (tried on 2.13, expected from 2.8

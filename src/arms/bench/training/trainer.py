@@ -85,8 +85,8 @@ class Trainer:
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
         replicas, batch = config.replicas, config.batch_size
         if model is None and len(datasets) > 1:
-            what = f"with {len(datasets)} data sets, model must be given"
-            raise ValueError(f"{what}: arms.bench.runs.ensemble makes one")
+            what = f"with {len(datasets)} data sets, the argument model must be given"
+            raise ValueError(f"{what}: arms.bench.runs.ensemble makes such a model")
         self.config = config
         self.data = TrainingImages.of(datasets, replicas, device)
         self.device = self.data.images.device
@@ -104,7 +104,7 @@ class Trainer:
         enumerates = isinstance(self.estimator.design, AllStates)
         self._states = states_of(model) if enumerates else None
         for layer in model.modules():
-            if isinstance(layer, ReplicaLinear):  # with bfloat16, no second derivatives are possible
+            if isinstance(layer, ReplicaLinear):  # bfloat16 allows no second derivatives
                 roughly = config.precision == "medium" and not self.needs.second_order
                 layer.bfloat16_backward = roughly
         self._build_optimizers()
@@ -113,8 +113,8 @@ class Trainer:
         self._scale = -1 / batch  # the loss is minus the mean over images
         self._value_start = self.model.prior.new_full((replicas, batch), self._scale)
         self.steps_done = 0
-        # The step itself increases this count on the device. A replayed CUDA graph therefore does so
-        # too.
+        # The step itself increases this count on the device, so that a replayed CUDA graph also
+        # increases it.
         self.steps_on_device = torch.zeros((), device=device)
         means = [key for key, metric in METRICS.items() if metric.mean_over_steps]
         self.sums = {key: torch.zeros(replicas, device=device) for key in means}

@@ -42,9 +42,10 @@ from arms.latents import ExchangeablePairs, HasMean
 
 @dataclass(frozen=True)
 class Midpoint(Estimator):
-    """Pairs of samples, with the derivative of f at their midpoints as a control variate.
+    """The midpoint estimator. It uses pairs of samples, and df/db at the midpoints of the pairs.
 
-    This is for differentiable objectives of many latents that are also defined between 0 and 1.
+    The objective must be differentiable, and must also be defined between 0 and 1. The estimator is
+    best for many latents.
 
     Args:
         num_samples: n, even: the number of samples. Each midpoint is one more evaluation.

@@ -148,7 +148,7 @@ class RELAX(Learnable):
     Without a relaxation, it makes only the n/2 evaluations at samples.
 
     Args:
-        num_samples: n, even, twice the number of samples of b.
+        num_samples: n, even. It is twice the number of samples of b.
         relaxation: Temperature and scale of the relaxed objective; None for black boxes.
         control: The free function r: any module that maps `[n, *batch, d]` to `[n, *batch]`. With
             None, there is no free function, as in REBAR. If the latent has a context, such as the
@@ -245,7 +245,7 @@ def REBAR(num_samples: int, relaxation: Relaxation | None = None) -> RELAX:
     """Return REBAR: RELAX without a free function in its control variate.
 
     Args:
-        num_samples: n, even, twice the number of samples of b.
+        num_samples: n, even. It is twice the number of samples of b.
         relaxation: Temperature and scale of the relaxed objective.
 
     >>> REBAR(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape

@@ -34,7 +34,9 @@ class WithTaylor(Wrapper):
     """
 
     inner: Estimator
-    """An unbiased estimator of the expectation, linear in the values and without derivatives."""
+    """An unbiased estimator of the expectation.
+
+    It must be linear in the values of f, and must not use derivatives."""
 
     def __post_init__(self) -> None:
         inner, target = self.inner, self.inner.target

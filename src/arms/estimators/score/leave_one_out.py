@@ -38,7 +38,7 @@ from arms.targets import BestOf, Expectation, Target
 
 @dataclass(frozen=True)
 class LeaveOneOut(Estimator):
-    """Leave-one-out REINFORCE on any design of exchangeable samples.
+    """The leave-one-out REINFORCE estimator, for any design whose samples are exchangeable.
 
     Args:
         design: `Independent(n)` for LOORF, or `Coupled(n, coupling)` for ARMS.
