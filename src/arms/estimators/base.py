@@ -84,7 +84,7 @@ class Estimator(ABC):
         chunk: int | None = None,
         validate: bool = True,
     ) -> Estimate:
-        """Draw points, evaluate the objective once at all of them, and combine the values.
+        """Draw points, evaluate the objective once at each point, and combine the values.
 
         Args:
             objective: A function that maps points `[m, *batch, *event]` to values `[m, *batch]`.
@@ -153,9 +153,9 @@ class Learnable(Estimator):
     def prepare(
         self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator
     ) -> Self:
-        """Return a copy of the estimator with new parameters, on the generator's device.
+        """Return a copy of the estimator that has new parameters.
 
-        `logits_shape` is `[R, B, *event]` for R replicas. `context_shape` is the shape of the
+        The parameters are created on the generator's device. `logits_shape` is `[R, B, *event]` for R replicas. `context_shape` is the shape of the
         latent's context, `[R, B, c]`. Replicas must not share parameters. Every parameter therefore
         has a leading axis of length R, and must broadcast over the B rows.
         """

@@ -15,7 +15,7 @@ from arms.targets import Expectation
 class ExtraSample(Wrapper):
     """Wrap an estimator, and draw one additional, independent sample.
 
-    `Estimate.value` is then f at the additional sample. The gradient does not depend on it.
+    `Estimate.value` is then f at the additional sample, on which the gradient does not depend.
 
     >>> from arms import LOORF
     >>> ExtraSample(LOORF(4)).design.needs.evaluations
@@ -92,7 +92,10 @@ def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
 
 
 def reason_not_stacked(first: Estimator, other: Estimator) -> str:
-    """Return the reason why two estimators cannot be parts of one `Stacked`, or ""."""
+    """Return the reason why two estimators cannot be parts of one `Stacked`.
+
+    The result is "" if they can be parts of one `Stacked`.
+    """
     for one in (first, other):
         if evaluation_signature(one) is None:
             enumerates = one.design.needs.evaluations is None

@@ -51,13 +51,17 @@ def test_devices_are_few(name: str) -> None:
         (
             False,
             0,
-            "the device 'cuda:2' is not available, this PyTorch is built without CUDA: use auto or cpu",
+            "the device 'cuda:2' is not available, because this PyTorch is built without CUDA: use auto or cpu",
         ),
-        (True, 0, "the device 'cuda:2' is not available, PyTorch sees no GPU: use auto or cpu"),
+        (
+            True,
+            0,
+            "the device 'cuda:2' is not available, because PyTorch sees no GPU: use auto or cpu",
+        ),
         (
             True,
             2,
-            "the device 'cuda:2' is not available, the GPUs are cuda:0 to cuda:1: use auto or cpu",
+            "the device 'cuda:2' is not available, because the GPUs are cuda:0 to cuda:1: use auto or cpu",
         ),
         (True, 3, ""),
     ],

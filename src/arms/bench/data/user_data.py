@@ -191,7 +191,7 @@ def _as_images(source: Any, what: str) -> Array:
         raise ValueError(f"{what} must contain at least one image, got none")
     check_one_size({f"item {i} of {what}": image.shape for i, image in enumerate(images)})
     if len(kinds := {str(image.dtype) for image in images}) > 1:
-        got = f"{' and '.join(sorted(kinds))}: convert them"
+        got = f"{' and '.join(sorted(kinds))}: convert the images to one dtype"
         raise ValueError(f"all images of {what} must have the same dtype, got {got}")
     return np.stack(images)
 
@@ -417,9 +417,9 @@ def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
 
 
 def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Return the same as `_gray_values`, for an image of more than 8 bits per pixel.
+    """Do the same as `_gray_values` for an image of more than 8 bits per pixel.
 
-    Pillow would clip such pixels when it converts the image.
+    If Pillow converted such an image to gray values, it would clip the pixels.
     """
     values: Array = np.asarray(image)
     if image.format == "TIFF" and image.mode.startswith("I;16"):

@@ -28,7 +28,7 @@ def affine_log_prob(
     rough: bool = False,
     inward: int | None = None,
 ) -> Tensor:
-    """Return the log-probability of the bits x, summed over pixels, `[n, R, B]`.
+    """Return the log-probability of the bits `x`, summed over pixels, `[n, R, B]`.
 
     The logits of the pixels are `h` `weight` + `bias`. The shapes are `h` `[n, R, B, inputs]`,
     `weight` `[R, inputs, pixels]`, `bias` `[R, 1, pixels]` and `x` `[R, B, pixels]`. Only the first

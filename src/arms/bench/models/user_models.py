@@ -94,9 +94,11 @@ class ReplicaModules(nn.Module):
 
 
 def replicated(make: Callable[[], object], replicas: int, seed: int) -> DiscreteVAE:
-    """Build a model with R replicas from a function that makes a model with one replica.
+    """Build a model with several replicas.
 
-    The function `make` may draw random numbers from PyTorch's global CPU generator. They depend
+    The function `make` makes a model with one replica. It is called once for each replica.
+
+    The function may draw random numbers from PyTorch's global CPU generator. They depend
     only on the seed and the number of the replica. The state of the generator is restored
     afterwards.
     """
@@ -131,7 +133,7 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
 
 
 def keep_replicas(model: DiscreteVAE, kept: Sequence[int]) -> DiscreteVAE:
-    """Return a copy of a model with only the replicas whose numbers are in `kept`."""
+    """Return a copy of a model that contains only the replicas with the numbers in `kept`."""
     return _changed(model, len(kept), lambda _, tensor: tensor[list(kept)])
 
 
@@ -331,7 +333,7 @@ def _changed(
 
 
 def _shared_tensors(module: nn.Module) -> dict[Places, Tensor]:
-    """Return each parameter and buffer once, with the names of all its places."""
+    """Return all parameters and buffers of a module. The key of a tensor contains all its names."""
     found: dict[int, tuple[list[str], Tensor]] = {}
     held = [tensor_places(module, kind).items() for kind in ("_parameters", "_buffers")]
     for name, tensor in chain(*held):

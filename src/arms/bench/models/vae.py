@@ -72,7 +72,7 @@ class BitLayer:
         return terms.sum((0, -1))
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Return the mean of the samples, in the shape of `logits`."""
+        """Return the mean of the latent's distribution, in the shape of `logits`."""
         return torch.sigmoid(logits)
 
     def centered(self, logits: Tensor) -> Tensor:
@@ -202,7 +202,10 @@ class DiscreteVAE(nn.Module):
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
     def extra_repr(self) -> str:
-        """Return a text of the settings that are not submodules. It is part of the fingerprint."""
+        """Return a text with the settings that are not submodules.
+
+        This text is part of the model's fingerprint.
+        """
         latents = f"latents={'x'.join(map(str, self.event_shape))}"
         bits = isinstance(self.likelihood, BernoulliPixels)
         found = latents if bits else f"{latents}, likelihood={self.likelihood}"

@@ -284,7 +284,7 @@ def choose_device(device: str | torch.device) -> str:
     """
     name = planned_device(device)
     if name != "cpu" and (why := _why_not(name)):
-        raise ValueError(f"the device {name!r} is not available, {why}: use auto or cpu")
+        raise ValueError(f"the device {name!r} is not available, because {why}: use auto or cpu")
     return name
 
 
@@ -302,7 +302,7 @@ def planned_device(device: str | torch.device) -> str:
 
 
 def _why_not(name: str) -> str:
-    """Return the reason why the GPU with this name is not available, or ""."""
+    """Return the reason why the GPU with this name is not available, or "" if it is available."""
     if not torch.backends.cuda.is_built():
         return "this PyTorch is built without CUDA"
     if not torch.cuda.is_available():

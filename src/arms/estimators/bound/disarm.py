@@ -27,7 +27,9 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class DisARMOnBound(Estimator):
-    """DisARM for the n/2-sample bound, which is computed from the first sample of each pair.
+    """The DisARM estimator for the bound with n/2 samples.
+
+    The first samples of all pairs form the bound.
 
     Args:
         num_samples: n, even. The bound has K = n/2 samples.

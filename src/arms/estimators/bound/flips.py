@@ -88,7 +88,7 @@ def rise_in_slot(start: Tensor, end: Tensor, rest: Tensor) -> Tensor:
     """Return h(`end` - `rest`) - h(`start` - `rest`), where the module docstring defines h.
 
     `start` and `end` are log-weights of one sample. `rest` is the log of the sum of the weights of
-    all other samples.
+    all other samples. If `rest` is -inf, the result is `end` - `start`.
     """
     some = rest != -torch.inf  # False if no other sample has weight, so the share is always 1
     base = torch.where(some, rest, 0.0)

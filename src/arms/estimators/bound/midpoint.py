@@ -118,7 +118,7 @@ def _from_others(others: Tensor) -> Tensor:
 
 
 def shared_midpoints(num_samples: int) -> MidpointOnBound:
-    """Return `MidpointOnBound` with shared pairs.
+    """Return a `MidpointOnBound` estimator with shared pairs.
 
     About a third of the n >= 3 samples form the bound. The others form the shared pairs.
 

@@ -28,7 +28,7 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class OnBound(Wrapper):
-    """Apply an inner estimator to the K-sample bound. Estimators with derivatives are refused.
+    """Apply an inner estimator to the K-sample bound. It must not use derivatives.
 
     Args:
         inner: The inner estimator. Its m samples are drawn in addition to the K samples of the

@@ -33,10 +33,10 @@ def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each slot, the log-weights of the other slots relative to their maximum.
+    """Return, for each slot, the largest log-weight of the other slots, and their log-weights.
 
     `values` `[K, *batch]` contains the log-weights of the K slots. The first result, `[K, *batch]`,
-    is the maximum over the other slots. It is 0 if there are no other slots, or if all weights of
+    is the maximum over the other slots. The maximum is 0 if there are no other slots, or if all weights of
     the other slots are zero. The second result, `[K, K, *batch]`, contains the log-weights minus
     the maximum, and -inf for the slot itself. Both large and small weights keep their digits.
 
