@@ -155,9 +155,10 @@ class Learnable(Estimator):
     ) -> Self:
         """Return a copy of the estimator that has new parameters.
 
-        The parameters are created on the generator's device. `logits_shape` is `[R, B, *event]` for R replicas. `context_shape` is the shape of the
-        latent's context, `[R, B, c]`. Replicas must not share parameters. Every parameter therefore
-        has a leading axis of length R, and must broadcast over the B rows.
+        The parameters are created on the generator's device. `logits_shape` is `[R, B, *event]` for
+        R replicas. `context_shape` is the shape of the latent's context, `[R, B, c]`. Replicas must
+        not share parameters. Every parameter therefore has a leading axis of length R, and must
+        broadcast over the B rows.
         """
 
 

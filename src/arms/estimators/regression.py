@@ -59,10 +59,11 @@ def fit_two_controls(
     `estimate` - x `first` - y `second`, summed over the other rows and an artificial row. The
     artificial row has controls of average size and estimate 0, so it shrinks the coefficients. It
     counts as half a row, or as 4 / d^2 rows if this is more, where d is the number of logits per
-    row. Rows with few logits contain little information. The weight of a row is the square root of its estimate's norm, because few rows
-    cause most of the variance if the tails are heavy. Rows with estimate 0 therefore have weight 0.
-    If all other rows have the estimate 0, x is 0, and y is nearly 1. Both results have the shape
-    `[*batch]`, followed by one axis of length one per event axis.
+    row. Rows with few logits contain little information. The weight of a row is the square root of
+    its estimate's norm, because few rows cause most of the variance if the tails are heavy. Rows
+    with estimate 0 therefore have weight 0. If all other rows have the estimate 0, x is 0, and y is
+    nearly 1. Both results have the shape `[*batch]`, followed by one axis of length one per event
+    axis.
     """
     batch = latent.batch_shape or (1,)
     products = products_of_controls(latent, estimate, first, second).view(*batch, 6)

@@ -96,11 +96,9 @@ class ReplicaModules(nn.Module):
 def replicated(make: Callable[[], object], replicas: int, seed: int) -> DiscreteVAE:
     """Build a model with several replicas.
 
-    The function `make` makes a model with one replica. It is called once for each replica.
-
-    The function may draw random numbers from PyTorch's global CPU generator. They depend
-    only on the seed and the number of the replica. The state of the generator is restored
-    afterwards.
+    The function `make` makes a model with one replica. It is called once for each replica. The
+    function may draw random numbers from PyTorch's global CPU generator. They depend only on the
+    seed and the number of the replica. The state of the generator is restored afterwards.
     """
     models = []
     for replica in range(replicas):

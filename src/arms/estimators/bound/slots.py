@@ -33,12 +33,13 @@ def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each slot, the largest log-weight of the other slots, and their log-weights.
+    """Return the largest log-weight of the other slots, and all log-weights minus this one.
 
-    `values` `[K, *batch]` contains the log-weights of the K slots. The first result, `[K, *batch]`,
-    is the maximum over the other slots. The maximum is 0 if there are no other slots, or if all weights of
-    the other slots are zero. The second result, `[K, K, *batch]`, contains the log-weights minus
-    the maximum, and -inf for the slot itself. Both large and small weights keep their digits.
+    Both results are computed for each slot. `values` `[K, *batch]` contains the log-weights of the
+    K slots. The first result, `[K, *batch]`, is the maximum over the other slots. The maximum is 0
+    if there are no other slots, or if all weights of the other slots are zero. The second result,
+    `[K, K, *batch]`, contains the log-weights minus the maximum, and -inf for the slot itself. Both
+    large and small weights keep their digits.
 
     >>> others_of_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
     tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
