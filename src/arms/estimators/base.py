@@ -29,10 +29,10 @@ class Estimate(NamedTuple):
     grad: Any
     """The gradient with respect to the logits, `[*batch, *event]`, in the direction of ascent.
 
-    For a joint latent, this is a dictionary with one gradient per part. Autograd's graph connects
-    the gradient with the estimator's own parameters only."""
+    For a joint latent, this is a dictionary with one gradient per part. Autograd can differentiate
+    `grad` with respect to the estimator's own parameters only."""
     value: Tensor
-    """The target as estimated from the samples, `[*batch]`, attached to autograd's graph."""
+    """An estimate of the target from the samples, `[*batch]`, attached to autograd's graph."""
     values: Tensor
     """The objective at the samples, `[n, *batch]`, attached to autograd's graph.
 
@@ -54,25 +54,25 @@ class Estimator(ABC):
     unbiased: bool = True
     """Whether the expectation of the estimate is the gradient for every objective."""
     requires: tuple[type, ...] = ()
-    """Capabilities of the latent that `combine` needs, besides the ones that the design needs."""
+    """The capabilities that `combine` requires of the latent. The design may require others."""
 
     @abstractmethod
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
-        """Combine values into the gradient `[*batch, *event]`, in the direction of ascent.
+        """Return the gradient `[*batch, *event]`, in the direction of ascent, given values of f.
 
         This must be a pure function, because exact tests evaluate it on all outcomes at once.
-        Autograd's graph may connect the result with `parameters()` only.
+        Autograd may differentiate the result with respect to `parameters()` only.
 
         Args:
             draw: The points that the design has drawn.
             values: The objective at all points, `[m, *batch]`, in float32 or float64. For a bound,
                 these are log-weights.
-            derivatives: The derivatives df/db at the last k points, `[k, *batch, *event]`, in
-                float32 or float64; None if the design needs none.
+            derivatives: The derivatives df/db, `[k, *batch, *event]`, in float32 or float64. They
+                belong to the last k points. None if the design needs no derivatives.
         """
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """Yield the estimator's own parameters; `arms.variance_loss` is the loss to train them."""
+        """Yield the estimator's own parameters. To train them, minimize `arms.variance_loss`."""
         return iter(())
 
     def __call__(
@@ -84,10 +84,11 @@ class Estimator(ABC):
         chunk: int | None = None,
         validate: bool = True,
     ) -> Estimate:
-        """Draw points, evaluate the objective once at all of them, and combine the values.
+        """Draw points, evaluate the objective once at each point, and combine the values.
 
         Args:
-            objective: Maps points `[m, *batch, *event]` to values; for a bound, to log p(x, b).
+            objective: A function that maps points `[m, *batch, *event]` to values `[m, *batch]`.
+                For a bound, the values are log p(x, b).
             logits: As for `arms.expectation`.
             generator: As for `arms.expectation`.
             chunk: As for `arms.expectation`.
@@ -104,13 +105,19 @@ class Estimator(ABC):
 
 
 def set_design(estimator: Estimator, design: Design, **facts: object) -> None:
-    """Set the design of an estimator, a frozen dataclass, and the attributes in `facts`."""
+    """Set the attribute `design` of an estimator, and one attribute for each entry of `facts`.
+
+    Estimators are frozen dataclasses, so an ordinary assignment would raise an error.
+    """
     for name, value in {"design": design, **facts}.items():
         object.__setattr__(estimator, name, value)
 
 
 def count_samples(estimator: Any, least: int, even: bool = False) -> int:
-    """Return the estimator's `num_samples`; raise if it is below `least`, or odd despite `even`."""
+    """Return the estimator's `num_samples` as an integer.
+
+    Raise if `num_samples` is below `least`, or if it is odd and `even` is True.
+    """
     what = f"num_samples of {type(estimator).__name__}"
     return as_count(estimator.num_samples, least, what, even=even)
 
@@ -118,8 +125,8 @@ def count_samples(estimator: Any, least: int, even: bool = False) -> int:
 class Wrapper(Estimator):
     """An estimator that modifies another one, called the inner estimator.
 
-    It has the parameters of the inner estimator and, unless `wrap` gets other values, the same
-    `unbiased` and `requires`.
+    The wrapper has the parameters of the inner estimator. It also has the same `unbiased` and
+    `requires`, unless `wrap` gets other values.
     """
 
     inner: Estimator
@@ -133,7 +140,10 @@ class Wrapper(Estimator):
 
 
 class Learnable(Estimator):
-    """An estimator with parameters, which `prepare` creates for several replicas of a model."""
+    """An estimator with parameters.
+
+    The method `prepare` creates these parameters for several replicas of a model.
+    """
 
     def parameters(self) -> Iterator[nn.Parameter]:
         modules = (value for value in vars(self).values() if isinstance(value, nn.Module))
@@ -143,11 +153,12 @@ class Learnable(Estimator):
     def prepare(
         self, logits_shape: torch.Size, context_shape: torch.Size, generator: Generator
     ) -> Self:
-        """Return a copy of the estimator with new parameters, on the generator's device.
+        """Return a copy of the estimator that has new parameters.
 
-        `logits_shape` is `[R, B, *event]` for R replicas. `context_shape` is the shape of the
-        latent's context, `[R, B, c]`. Replicas must not share parameters. Every parameter therefore
-        has a leading axis of length R, and broadcasts over the batch.
+        The parameters are created on the generator's device. `logits_shape` is `[R, B, *event]` for
+        R replicas. `context_shape` is the shape of the latent's context, `[R, B, c]`. Replicas must
+        not share parameters. Every parameter therefore has a leading axis of length R, and must
+        broadcast over the B rows.
         """
 
 

@@ -13,7 +13,9 @@ from arms.targets import Expectation
 
 @dataclass(frozen=True)
 class ExtraSample(Wrapper):
-    """Wrap an estimator so that `Estimate.value` is f at one additional, independent sample.
+    """Wrap an estimator, and draw one additional, independent sample.
+
+    `Estimate.value` is then f at the additional sample, on which the gradient does not depend.
 
     >>> from arms import LOORF
     >>> ExtraSample(LOORF(4)).design.needs.evaluations
@@ -36,12 +38,14 @@ class ExtraSample(Wrapper):
 
 @dataclass(frozen=True)
 class Stacked(Estimator):
-    """Several estimators, each for its own part of the first batch axis.
+    """Several estimators, applied to different parts of the batch.
+
+    The first batch axis is divided, and each estimator handles one part.
 
     Args:
         inners: The estimators. They must have the same target, and the same numbers of points,
             samples and derivatives.
-        widths: For each estimator, its number of entries of the first batch axis.
+        widths: The length of each estimator's part of the first batch axis.
 
     >>> from arms import ARMS, LOORF
     >>> Stacked([LOORF(4), ARMS(4)], [2, 3])(lambda b: b.sum(-1), torch.zeros(5, 7, 3)).grad.shape
@@ -76,10 +80,10 @@ class Stacked(Estimator):
 
 
 def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
-    """Return the evaluations and the target of an estimator, or None if it cannot be stacked.
+    """Return a tuple that describes an estimator's evaluations and target.
 
-    Estimators can be stacked with each other only if this function returns the same for each of
-    them.
+    Two estimators can be parts of one `Stacked` if their tuples are equal. The result is None if
+    the estimator can never be stacked.
     """
     needs, target = estimator.design.needs, estimator.target
     if needs.evaluations is None or any(True for _ in estimator.parameters()):
@@ -88,7 +92,10 @@ def evaluation_signature(estimator: Estimator) -> tuple[object, ...] | None:
 
 
 def reason_not_stacked(first: Estimator, other: Estimator) -> str:
-    """Return why two estimators cannot be parts of one `Stacked`, or "" if they can."""
+    """Return the reason why two estimators cannot be parts of one `Stacked`.
+
+    The result is "" if they can be parts of one `Stacked`.
+    """
     for one in (first, other):
         if evaluation_signature(one) is None:
             enumerates = one.design.needs.evaluations is None

@@ -72,12 +72,12 @@ Factory = Callable[..., Estimator]
 """A function that makes an estimator from `num_samples`, and perhaps options like `folded`."""
 Tier = Literal["recommended", "published", "experimental"]
 """Whether an estimator is recommended, published elsewhere, or new and little used."""
-LONGEST, LONGEST_VALUE = 60, 24  # largest numbers of characters: of a label, of a value in a label
+LONGEST, LONGEST_VALUE = 60, 24  # most characters of a label, and of a value in a label
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An estimator in the table; `make` creates it for a given number of samples."""
+    """One line of the table of estimators. `make(num_samples)` returns the estimator."""
 
     tier: Tier
     name: str
@@ -92,16 +92,19 @@ experimental = partial(Entry, "experimental")
 
 
 def on_bound(rule: Factory, num_samples: int, folded: bool = True, **options: Any) -> OnBound:
-    """Return `OnBound` with the inner estimator that `rule` makes.
+    """Return an `OnBound` estimator, whose inner estimator is made by the function `rule`.
 
-    Half of the samples form the bound, and the inner estimator draws the other half.
+    Half of the `num_samples` samples form the bound. The inner estimator draws the other half.
     """
     half = as_count(num_samples, 4, "num_samples on the bound", even=True) // 2
     return OnBound(rule(half, **options), half, folded)
 
 
 def flips(num_samples: int, **options: Any) -> Flips:
-    """Return `Flips`. The default coupling is created here, so that torch.compile can trace it."""
+    """Return a `Flips` estimator.
+
+    The default coupling is created in this function, so that torch.compile can trace the creation.
+    """
     return Flips(num_samples, **{"coupling": Cyclic(), **options})
 
 
@@ -157,7 +160,7 @@ ENTRIES: Mapping[str, Entry] = {entry.name: entry for entry in TABLE}
 ALIASES: Mapping[str, str] = {alias: entry.name for entry in TABLE for alias in entry.aliases}
 _UNFOLDED = ("disarm-ms", "loorf-ms", "arms-ms-d", "arms-ms-n", "arms-ms-s")
 PAPER_FORMS: Mapping[str, str] = {f"{name}-paper": ALIASES.get(name, name) for name in _UNFOLDED}
-"""Names that stand for an estimator of a bound with `folded=False`, as in its paper."""
+"""A second name for some estimators of a bound. It implies `folded=False`, as in the paper."""
 
 
 def _makers(unbiased: bool) -> dict[str, Factory]:
@@ -166,9 +169,9 @@ def _makers(unbiased: bool) -> dict[str, Factory]:
 
 
 ESTIMATORS: dict[str, Factory] = _makers(unbiased=True)
-"""The unbiased estimators by name. Each value makes the estimator for a number of samples."""
+"""The unbiased estimators by name. Each value is a function from n to an estimator."""
 BIASED_ESTIMATORS: dict[str, Factory] = _makers(unbiased=False)
-"""The biased estimators by name. Each value makes the estimator for a number of samples."""
+"""The biased estimators by name. Each value is a function from n to an estimator."""
 ALL_ESTIMATORS: Mapping[str, Factory] = ChainMap(BIASED_ESTIMATORS, ESTIMATORS)
 """All estimators by name, the unbiased ones first."""
 
@@ -179,7 +182,9 @@ _SHARED: dict[tuple[str, int], Estimator] = {}
 
 
 def resolve(name: str) -> tuple[str, dict[str, Any]]:
-    """Return the registered name for a name or an alias, and the options that an alias implies.
+    """Return the registered name of an estimator, and the options that `name` implies.
+
+    `name` may be a registered name or an alias. Only some aliases imply options.
 
     >>> resolve("arms-s"), resolve("disarm-ms-paper")
     (('arms', {}), ('disarm-ms', {'folded': False}))
@@ -195,7 +200,7 @@ def as_estimator(
     evaluations: int | None = None,
     **options: Any,
 ) -> Estimator:
-    """Return the estimator with this name and budget, or an estimator object unchanged.
+    """Return the estimator with this name and budget. An estimator object is returned unchanged.
 
     Args:
         name: A name or alias in `arms.ESTIMATORS` or `arms.BIASED_ESTIMATORS`, or an estimator.
@@ -231,7 +236,10 @@ def _factory(name: str) -> Factory:
 
 
 def _shared_or_new(name: str, num_samples: int) -> Estimator:
-    """Return an estimator from the cache, or a new one. Those with parameters are not cached."""
+    """Return the estimator with this name from the cache, or else a new estimator.
+
+    New estimators are added to the cache, unless they have parameters.
+    """
     if torch.compiler.is_compiling() or type(num_samples) is not int:
         return _factory(name)(num_samples)
     found = _SHARED.get((name, num_samples))
@@ -271,7 +279,9 @@ def num_samples_of(estimator: Estimator) -> int:
 
 
 def label(estimator: Estimator) -> str:
-    """Return a short text: an estimator's class and settings, but no num_samples or parameters.
+    """Return a short text with an estimator's class and settings.
+
+    The text does not contain `num_samples` or learned parameters.
 
     >>> from arms import ARMS, LOORF, REBAR, DisARM
     >>> [label(one) for one in (LOORF(4), ARMS(4), DisARM(4, correlation=-0.5), REBAR(4))]
@@ -297,7 +307,7 @@ def label(estimator: Estimator) -> str:
 
 
 def deduplicate_labels(labels: Sequence[str]) -> list[str]:
-    """Return the labels, with numbers added to those that occur more than once.
+    """Return the labels. Labels that occur more than once get numbers.
 
     >>> deduplicate_labels(["LOORF", "ARM", "LOORF"])
     ['LOORF #1', 'ARM', 'LOORF #2']

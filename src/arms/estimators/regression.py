@@ -1,4 +1,4 @@
-"""Fit the coefficients of control variates on the other rows of the batch."""
+"""Coefficients of control variates. Each row's coefficients are fitted on the other rows."""
 
 from typing import Literal
 
@@ -16,7 +16,10 @@ SHORT = 128  # the longest axis on which `sum_of_others` uses a matrix product
 def subtract_fitted_control(
     latent: Latent, estimate: Tensor, control: Tensor, prior: float
 ) -> Tensor:
-    r"""Return estimate - alpha control, where the alpha of each row is fitted on the other rows.
+    r"""Subtract a control variate from an estimate, and return the difference.
+
+    The result is `estimate` - alpha `control`, `[*batch, *event]`. Each row has its own
+    coefficient alpha, which is fitted on the other rows:
 
     $$ \alpha_x = \frac{\sum_{y \ne x} N_y + L\,\alpha_0\,\bar M}
                      {\sum_{y \ne x} M_y + L\,\bar M}, \qquad
@@ -24,10 +27,11 @@ def subtract_fitted_control(
        M = \langle \text{control}, \text{control} \rangle $$
 
     N and M are sums over the event axes, and M-bar is the mean of M over the other rows. With
-    L = 0, alpha_x would estimate the coefficient that gives the least variance. It is shrunk
-    towards alpha_0, the `prior`, which counts as L rows. Rows with a negligible control are
-    ignored. Rows are the entries of the last batch axis. They are independent, and alpha_x does not
-    depend on row x, so the result is unbiased if the control has mean zero.
+    L = 0, alpha_x would estimate the coefficient that gives the least variance. With L > 0, alpha_x
+    is shrunk towards alpha_0, the argument `prior`, which counts as L rows. Here L is
+    `PSEUDO_ROWS`. Rows with a negligible control are ignored. Rows are the entries of the last
+    batch axis. They are independent, and alpha_x does not depend on row x, so the result is
+    unbiased if the control has mean zero.
     """
     estimate, control = at_least_float32(estimate), at_least_float32(control)
     batch = latent.batch_shape
@@ -49,16 +53,17 @@ def subtract_fitted_control(
 def fit_two_controls(
     latent: Latent, estimate: Tensor, first: Tensor, second: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return, for each row, the coefficients of two controls, fitted on the other rows.
+    """Return two coefficients per row: of the control `first`, and of the control `second`.
 
-    The coefficients x and y minimize the squared norm of estimate - x first - y second, summed over
-    the other rows and an artificial row. The artificial row has controls of average size and
-    estimate 0, so it shrinks the coefficients. It counts as half a row, or as 4 / d^2 rows if this
-    is more, because rows with few logits contain little information. The weight of a row is the
-    square root of its estimate's norm, because few rows cause most of the variance if the tails are
-    heavy. Rows with estimate 0 therefore have weight 0. If all other rows have the estimate 0, the
-    first coefficient is 0, and the second nearly 1. Both results have the shape `[*batch]`,
-    followed by one axis of length one per event axis.
+    Each row's coefficients x and y are fitted on the other rows. They minimize the squared norm of
+    `estimate` - x `first` - y `second`, summed over the other rows and an artificial row. The
+    artificial row has controls of average size and estimate 0, so it shrinks the coefficients. It
+    counts as half a row, or as 4 / d^2 rows if this is more, where d is the number of logits per
+    row. Rows with few logits contain little information. The weight of a row is the square root of
+    its estimate's norm, because few rows cause most of the variance if the tails are heavy. Rows
+    with estimate 0 therefore have weight 0. If all other rows have the estimate 0, x is 0, and y is
+    nearly 1. Both results have the shape `[*batch]`, followed by one axis of length one per event
+    axis.
     """
     batch = latent.batch_shape or (1,)
     products = products_of_controls(latent, estimate, first, second).view(*batch, 6)
@@ -67,11 +72,11 @@ def fit_two_controls(
 
 
 def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Return the products that `fit_two_controls` sums over other rows, `[*batch, 6]`.
+    """Return six inner products per row, `[*batch, 6]`, which `fit_two_controls` needs.
 
-    For each row, these are the inner products of the first control with the first control, the
-    second control and the estimate, then of the second control with the same three, all times the
-    weight of the row. Products with a control that is negligible in the row are 0.
+    The first three are the products of `first` with `first`, `second` and `estimate`. The last
+    three are the products of `second` with the same three tensors. Each product is multiplied by
+    the weight of its row. Products with a control that is negligible in a row are 0 in that row.
     """
     axes = len(latent.batch_shape)
     every = torch.stack([first, second, estimate], axes).flatten(axes + 1)
@@ -84,10 +89,10 @@ def products_of_controls(latent: Latent, estimate: Tensor, first: Tensor, second
 
 
 def coefficients_of_controls(latent: Latent, products: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the two coefficients of `fit_two_controls`.
+    """Return the two coefficients that `fit_two_controls` returns.
 
-    `products` `[*batch, 6]` are sums of `products_of_controls` over the other rows. They are
-    modified in place.
+    `products` `[*batch, 6]` contains, for each row, the sum of the results of
+    `products_of_controls` over the other rows. This tensor is modified in place.
     """
     rows = latent.batch_shape[-1] if latent.batch_shape else 1
     pseudo = max(0.5, 4 / max(1, latent.event_shape.numel()) ** 2) / max(1, rows - 1)

@@ -209,7 +209,7 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             [GRAY[0], GRAY[1] > 9],
-            "all images of mine must have the same dtype, got bool and uint8: convert them",
+            "all images of mine must have the same dtype, got bool and uint8: convert the images",
         ),
         (
             [Image.fromarray(GRAY[0]).convert("P")],

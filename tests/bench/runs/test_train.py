@@ -51,13 +51,17 @@ def test_devices_are_few(name: str) -> None:
         (
             False,
             0,
-            "the device 'cuda:2' is not available, this PyTorch is built without CUDA: use auto or cpu",
+            "the device 'cuda:2' is not available, because this PyTorch is built without CUDA: use auto or cpu",
         ),
-        (True, 0, "the device 'cuda:2' is not available, PyTorch sees no GPU: use auto or cpu"),
+        (
+            True,
+            0,
+            "the device 'cuda:2' is not available, because PyTorch sees no GPU: use auto or cpu",
+        ),
         (
             True,
             2,
-            "the device 'cuda:2' is not available, the GPUs are cuda:0 to cuda:1: use auto or cpu",
+            "the device 'cuda:2' is not available, because the GPUs are cuda:0 to cuda:1: use auto or cpu",
         ),
         (True, 3, ""),
     ],
@@ -484,7 +488,8 @@ def test_several_data_sets_need_a_model_and_an_even_share(digits: Dataset) -> No
     other = replace(digits, name="other")
     with pytest.raises(
         ValueError,
-        match=r"with 2 data sets, model must be given: arms.bench.runs.ensemble makes one",
+        match=r"with 2 data sets, the argument model must be given: "
+        "arms.bench.runs.ensemble makes such a model",
     ):
         Trainer(CONFIG, [digits, other])
     with pytest.raises(

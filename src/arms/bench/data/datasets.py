@@ -1,6 +1,7 @@
 """Data sets of images, and the catalog of data sets by name.
 
-To add a data set of 28x28 images, add an entry to DATASETS. Downloads are verified by their md5.
+To add a data set of 28x28 images, add an entry to `_ENTRIES`. Downloads are verified by their md5
+checksums.
 """
 
 import gzip
@@ -32,7 +33,7 @@ SPLITS: Mapping[str, tuple[str, ...]] = {
     "valid": ("valid", "validation", "val", "dev"),
     "test": ("test", "testing"),
 }
-"""Accepted names for each split in an archive, a folder or a mapping."""
+"""For each split, the names that are accepted in an .npz file, a folder or a mapping."""
 
 
 def shuffled(images: Array) -> Array:
@@ -41,7 +42,7 @@ def shuffled(images: Array) -> Array:
 
 
 def flat(images: Array) -> Tensor:
-    """Return images `[count, height, width]` as a tensor `[count, pixels]`."""
+    """Convert an array `[images, height, width]` to a tensor `[images, pixels]`."""
     return torch.from_numpy(np.ascontiguousarray(images).reshape(len(images), -1))
 
 
@@ -51,7 +52,7 @@ class Dataset:
 
     Args:
         name: The name in configurations, run directories and reports.
-        train: Training images, uint8 `[images, pixels]`, pixels row by row.
+        train: Training images, uint8 `[images, pixels]`. The pixels of an image are row by row.
         valid: Validation images, in the same form.
         test: Test images, in the same form.
         height: Height of an image in pixels.
@@ -100,7 +101,10 @@ class Dataset:
         return f"Dataset({self.name!r}, {counts} images of {size})"
 
     def pixel_mean(self) -> Tensor:
-        """Return the mean of each pixel over training images, from 0 to 1, float32 `[pixels]`."""
+        """Return the mean of each pixel over the training images, float32 `[pixels]`.
+
+        The means are between 0 and 1.
+        """
         # Sums of integers are exact, so the mean is the same on every machine.
         total = self.train.sum(0, dtype=torch.int64)
         return (total.double() / (len(self.train) * self.levels)).float()
@@ -108,12 +112,15 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class TrainingImages:
-    """The training images of one data set, or of several, one for each group of replicas."""
+    """The training images of one or more data sets.
+
+    With several data sets, each group of replicas uses one of them.
+    """
 
     images: Tensor  # uint8 [images, pixels], all data sets concatenated
     levels: int
     spans: tuple[Tensor, Tensor] | None = None  # [R, 1] each: first image and number of images
-    """For each replica, where its data set lies in `images`; None if all replicas use all."""
+    """For each replica, the part of `images` that it uses. With None, every replica uses all."""
 
     @classmethod
     def of(cls, datasets: Sequence[Dataset], replicas: int, device: str) -> "TrainingImages":
@@ -140,22 +147,25 @@ class TrainingImages:
     def batch(
         self, replicas: int, size: int, generator: Generator | None, *, bits: bool = True
     ) -> Tensor:
-        """Draw random images for each replica as bits or gray values, `[R, size, pixels]`."""
+        """Draw `size` random images for each replica, `[R, size, pixels]`.
+
+        Pixels are random bits, or gray values from 0 to 1 if `bits` is False.
+        """
         device = self.images.device
         if self.spans is None:
             count = replicas * size
             rows = torch.randint(len(self.images), (count,), generator=generator, device=device)
-        else:  # the range is so large that the remainder is practically uniform
+        else:  # the range 2**62 is so large that the remainder is practically uniform
             numbers = torch.randint(2**62, (replicas, size), generator=generator, device=device)
             rows = (self.spans[0] + numbers % self.spans[1]).flatten()
         images = self.images.index_select(0, rows).unflatten(0, (replicas, -1))
         return observe(images, self.levels, generator, bits=bits)
 
     def first(self, replicas: int, size: int) -> Tensor:
-        """Return the first images of each replica's data set as stored, `[R, size, pixels]`.
+        """Return the first images of each replica's data set, uint8 `[R, size, pixels]`.
 
-        The first axis has length 1 if all replicas use the same data set. `size` is reduced to the
-        number of images in the smallest data set.
+        If all replicas use the same data set, the first axis has length 1. If the smallest data set
+        has fewer than `size` images, only this number of images is returned.
         """
         if self.spans is None:
             return self.images[:size].unsqueeze(0)
@@ -165,7 +175,7 @@ class TrainingImages:
 
 
 def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
-    """Raise unless all data sets have the same image size and levels."""
+    """Raise if the data sets differ in the size of images or in their levels."""
     kinds = {one: (one.train.shape[1], one.levels) for one in datasets}
     if len(set(kinds.values())) > 1:
         each = (f"{one.name} with {p} pixels of {n} levels" for one, (p, n) in kinds.items())
@@ -176,9 +186,9 @@ def check_same_shape_and_levels(datasets: Sequence[Dataset]) -> None:
 def observe(
     images: Tensor, levels: int, generator: Generator | None = None, *, bits: bool = True
 ) -> Tensor:
-    """Convert images to random bits, which are 1 with probability value / levels.
+    """Convert images to random bits. A bit is 1 with probability pixel value / `levels`.
 
-    With `bits=False`, return gray values from 0 to 1 instead.
+    With `bits=False`, convert them to gray values from 0 to 1 instead.
 
     >>> observe(torch.tensor([[0, 255]], dtype=torch.uint8), levels=255)
     tensor([[0., 1.]])
@@ -190,7 +200,7 @@ def observe(
 
 
 def expand_home(path: Path | str) -> Path:
-    """Replace ~ or ~user in a path by the home folder."""
+    """Return a path in which a leading ~ or ~user is replaced by the home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
@@ -209,9 +219,10 @@ def import_optional(module: str) -> ModuleType:
 
 
 def read_arrays(path: Path, names: Collection[str] = ()) -> dict[str, Array]:
-    """Return the arrays of an .npz file by name, or the array of an .npy file as "images".
+    """Return the arrays of an .npz or .npy file by name.
 
-    If `names` is not empty, only these arrays of an .npz file are read.
+    If `names` is not empty, only the arrays with these names are read from an .npz file. The single
+    array of an .npy file gets the name "images".
     """
     try:
         with path.open("rb") as file:
@@ -233,7 +244,7 @@ class Source:
     urls: tuple[str, ...]
 
     def intact(self, folder: Path) -> bool:
-        """Return whether the folder contains this file with the right checksum."""
+        """Return whether `folder` contains this file, and its checksum is right."""
         path = folder / self.file
         if not path.is_file():
             return False
@@ -241,7 +252,7 @@ class Source:
             return hashlib.file_digest(file, "md5").hexdigest() == self.md5
 
     def obtain(self, folder: Path) -> Path:
-        """Return the path of the verified file, downloaded if necessary."""
+        """Return the path of the file in `folder`. Download it if it is missing or damaged."""
         path = folder / self.file
         if self.intact(folder):
             return path
@@ -283,11 +294,15 @@ class Digits:
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """28x28 images from an archive in the user's folder, or from the published files."""
+    """A data set of 28x28 images.
+
+    The images are read from an .npz file in the user's data folder, or from the published files,
+    which are downloaded.
+    """
 
     name: str
     description: str
-    archive: str  # an npz file in the data folder, with an array `<part>_images` for each part
+    archive: str  # an .npz file in the data folder, with an array `<part>_images` for each part
     counts: Mapping[str, int]  # number of images in each part: train, test, and optionally valid
     sources: tuple[Source, ...] = ()  # the published file of each part, in the order of counts
     levels: int = 255
@@ -303,16 +318,20 @@ class ImageFiles:
             raise ValueError(f"{expected}, got {got}: give one of them")
 
     def find(self, data_dir: Path | None) -> str:
-        """Return the path of the archive, or of the folder with verified files, or else ""."""
+        """Return the place where the data set is on this machine, or "" if it is not there.
+
+        The place is the path of the .npz file, or of the folder with intact published files.
+        """
         if archive := self._archive_in(data_dir):
             return str(archive)
         intact = self.sources and all(source.intact(self._cache()) for source in self.sources)
         return str(self._cache()) if intact else ""
 
     def fetch(self, data_dir: Path | None) -> tuple[Path, ...]:
-        """Verify the archive and return its path.
+        """Return the paths of all files of the data set, after verifying them.
 
-        Without an archive, download missing files to the cache, and return the paths of all files.
+        If `data_dir` contains the .npz file, this is the only file. Otherwise, the published files
+        are used, and missing ones are downloaded to the cache.
         """
         if archive := self._archive_in(data_dir):
             self._load_archive(archive)
@@ -374,9 +393,9 @@ class ImageFiles:
 
 
 def read_published(path: Path, part: str) -> Array:
-    """Return the images of a published file, uint8 `[images, 28, 28]`.
+    """Read the images of a published file, and return them as uint8 `[images, 28, 28]`.
 
-    The caller has verified the checksum. `part` is "train", "valid" or "test".
+    `part` is "train", "valid" or "test". The caller must verify the checksum of the file before.
     """
     match path.suffix:
         case ".gz":  # IDX: 16 bytes with the shape, then the values
@@ -476,7 +495,10 @@ DATASETS = {entry.name: entry for entry in _ENTRIES}
 
 
 class Status(NamedTuple):
-    """The name and description of a data set, and whether and where it is available offline."""
+    """Says whether a data set is on this machine, and where.
+
+    `where` is a path or the name of a package. It is empty if the data set is not available.
+    """
 
     name: str
     description: str
@@ -490,8 +512,9 @@ def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
     Args:
         name: One of `DATASETS` (see `arms data list`), or the path of an .npz or .npy file or of a
             folder of images (see `as_dataset`).
-        data_dir: Folder to search before the download cache and the network. The default is the
-            environment variable ARMS_DATA_DIR.
+        data_dir: A folder that may contain the data set as an .npz file. This folder is searched
+            before the download cache and the network. The default is the environment variable
+            ARMS_DATA_DIR.
 
     >>> load("digits").train.shape
     torch.Size([1200, 64])
@@ -504,12 +527,19 @@ def load(name: str | Path, data_dir: Path | str | None = None) -> Dataset:
 
 
 def fetch(name: str, data_dir: Path | str | None = None) -> tuple[Path, ...]:
-    """Verify the files of a data set, download missing files, and return the paths of all."""
+    """Return the paths of all files of a data set. Missing files are downloaded.
+
+    All files are verified. `data_dir` is the same as for `load`.
+    """
     return _entry(name).fetch(_data_dir(data_dir))
 
 
 def status(data_dir: Path | str | None = None) -> list[Status]:
-    """Return, for every data set in the catalog, whether and where it is on this machine."""
+    """Return one `Status` for every data set in the catalog.
+
+    It says whether the data set is on this machine, and where. `data_dir` is the same as for
+    `load`.
+    """
     places = [(entry, entry.find(_data_dir(data_dir))) for entry in DATASETS.values()]
     return [Status(entry.name, entry.description, bool(at), at) for entry, at in places]
 

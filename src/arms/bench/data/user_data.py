@@ -1,8 +1,8 @@
 """Convert a user's own images to a data set.
 
-The images may be files, folders, arrays, tensors or data set objects. They must be gray or binary,
-and must all have the same size. Images without splits are split in a fixed way. Ambiguous folders,
-and files that do not define which value is white, raise an error.
+The images may be files, folders, arrays, tensors or data set objects. All images must be gray or
+binary, and must have the same size. Images without splits are split in a fixed way. If a folder is
+ambiguous, or if a file does not define which value is white, an error is raised.
 """
 
 import hashlib
@@ -55,12 +55,13 @@ def as_dataset(source: object, name: str | None = None, *, levels: int | None = 
             a data set object whose items are images, (image, label) or {"image": ...}, as in
             torchvision and Hugging Face;
             or a mapping from "train", "valid" and "test" to tensors, arrays or data set objects.
-            An .npz file contains one array of images, or one for each split (`train`,
+            An .npz file contains one array of images, or one array for each split (`train`,
             `train_images`, `x_train` and so on), and optionally the number `levels`.
-            Without splits, the validation and the test set get a tenth of the images each. If only
-            one of the two is missing, it gets a tenth of the training images.
-        name: The name in runs and reports. For a path, the default is the file's name and a digest
-            of the images.
+            Without splits, a tenth of the images becomes the validation set, and another tenth the
+            test set. If only one of these two sets is missing, it gets a tenth of the training
+            images.
+        name: The name in runs and reports. If `source` is a path, the default is the name of the
+            file or folder, followed by a digest of the images.
         levels: The largest possible pixel value. A pixel is 1 with probability value / levels. The
             default is 1 if no pixel is above 1, and 255 otherwise. Fractions must be between 0 and
             1, and are rounded to 255 levels.
@@ -116,7 +117,7 @@ def _digest(dataset: Dataset) -> str:
 def _build(
     splits: Mapping[str, object], name: str, levels: int | None, what: str, note: str = ""
 ) -> Dataset:
-    """Build a data set from the images of its splits; error messages call the images `what`."""
+    """Build a data set from the images of each split. Error messages call the images `what`."""
     if "train" not in splits:
         found = ", ".join(splits) or "no splits"
         remedy = "name the split with the training images 'train'"
@@ -132,7 +133,10 @@ def _build(
 def _as_whole_numbers(
     parts: Mapping[str, Array], what: str, levels: int | None
 ) -> tuple[dict[str, Array], int]:
-    """Return the images of each split as uint8, and the levels, which are the value of white."""
+    """Return the images of each split as whole numbers (uint8), and the data set's levels.
+
+    `levels` is the value of white. If it is None, it is determined from the pixels.
+    """
     tops = {split: float(part.max()) for split, part in parts.items()}
     largest = max(tops.values())
     smallest = min(float(part.min()) for part in parts.values())
@@ -157,7 +161,10 @@ def _as_whole_numbers(
 
 
 def _split(parts: Mapping[str, Array], what: str) -> list[Array]:
-    """Return training, validation and test images; a missing split takes training images."""
+    """Return training, validation and test images.
+
+    If the validation or test images are missing, some of the training images are used for them.
+    """
     found = dict(parts)
     missing = [split for split in ("valid", "test") if split not in parts]
     held = max(1, round(HELD_OUT * len(parts["train"])))
@@ -184,13 +191,16 @@ def _as_images(source: Any, what: str) -> Array:
         raise ValueError(f"{what} must contain at least one image, got none")
     check_one_size({f"item {i} of {what}": image.shape for i, image in enumerate(images)})
     if len(kinds := {str(image.dtype) for image in images}) > 1:
-        got = f"{' and '.join(sorted(kinds))}: convert them"
+        got = f"{' and '.join(sorted(kinds))}: convert the images to one dtype"
         raise ValueError(f"all images of {what} must have the same dtype, got {got}")
     return np.stack(images)
 
 
 def _one_image(item: Any, what: str) -> Array:
-    """Return the image of an item, which may be an image, a pair (image, label) or a mapping."""
+    """Return the image `[height, width]` that one item of a data set contains.
+
+    The item may be an image, a tuple (image, label) or a mapping with the key "image".
+    """
     if isinstance(item, Mapping):
         keys = [key for key in ("image", "img", "pixel_values") if key in item]
         if not keys:
@@ -207,7 +217,10 @@ def _one_image(item: Any, what: str) -> Array:
 
 
 def _as_array(images: Any, what: str, *, batch: bool) -> Array:
-    """Convert a tensor, an array or a Pillow image to an array `[images, height, width]`."""
+    """Convert a tensor, an array or a Pillow image to an array `[images, height, width]`.
+
+    `batch` says whether `images` contains several images or is a single image.
+    """
     if getattr(images, "mode", "") == "P":  # pixels are indices into a palette
         raise ValueError(f"the images of {what} must be gray, got mode P (palette): {TO_GRAY}")
     try:
@@ -234,7 +247,7 @@ def _as_array(images: Any, what: str, *, batch: bool) -> Array:
 
 
 def split_of(name: str) -> str | None:
-    """Return the split that a name stands for, or None.
+    """Return the split that a name stands for: "train", "valid", "test" or None.
 
     >>> split_of("Val"), split_of("x_train"), split_of("test_images"), split_of("car")
     ('valid', 'train', 'test', None)
@@ -245,9 +258,9 @@ def split_of(name: str) -> str | None:
 
 
 def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
-    """Return the splits in a mapping under the keys "train", "valid" and "test".
+    """Return the entries of a mapping that are splits, with the keys "train", "valid" and "test".
 
-    Keys such as "val" or "x_train" are recognized. Entries that are not splits are left out.
+    Keys such as "val" or "x_train" are recognized. Other entries are left out.
     """
     found: dict[str, Any] = {}
     for key, part in source.items():
@@ -263,7 +276,10 @@ def by_split(source: Mapping[Any, Any], what: str) -> dict[str, Any]:
 
 
 def check_one_size(sizes: Mapping[str, Sequence[int]]) -> None:
-    """Raise unless all sizes (height, width) are equal. The keys are names for the message."""
+    """Raise if images do not all have the same size (height, width).
+
+    The keys of `sizes` describe the images in the message.
+    """
     (first, size), *others = sizes.items()
     for name, other in others:
         if other != size:
@@ -279,10 +295,11 @@ class _Image(NamedTuple):
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Array], str]:
-    """Return the images of each split `[images, height, width]`, and a note about conversions.
+    """Return the images of each split, `[images, height, width]`, and a note for reports.
 
-    Images are in the order of their file names. Pixels are uint8 from 0 to 255, or fractions from 0
-    to 1 if any file has more than 8 bits.
+    The note says how the images were converted, and may be empty. Images are in the order of their
+    file names. Pixels are uint8 from 0 to 255. If any file has more than 8 bits per pixel, pixels
+    are fractions from 0 to 1 instead.
     """
     files = _files_of_splits(folder)
     images = {split: [_read_image(path) for path in paths] for split, paths in files.items()}
@@ -333,7 +350,10 @@ def _files_of_splits(folder: Path) -> dict[str, list[Path]]:
 
 
 def _image_files(folder: Path) -> list[Path]:
-    """Return the sorted paths of all image files below a folder, also in linked folders."""
+    """Return the sorted paths of all image files in a folder and its subfolders.
+
+    Links to folders are followed.
+    """
     found = []
     for place, folders, names in os.walk(folder, onerror=_fail, followlinks=True):
         for link in (path for name in folders if (path := Path(place, name)).is_symlink()):
@@ -347,7 +367,10 @@ def _image_files(folder: Path) -> list[Path]:
 
 
 def _fail(error: OSError) -> None:
-    """Raise an error that `os.walk` would ignore, such as missing permissions."""
+    """Raise the given error, which `os.walk` would otherwise ignore.
+
+    An example is a folder without permission to read it.
+    """
     raise error
 
 
@@ -356,8 +379,7 @@ def _read_image(path: Path) -> _Image:
     try:
         with pillow.open(path) as image:
             frames = getattr(image, "n_frames", 1)  # `load` comes later
-            # Pillow (tried on 13.0) swaps the height and the width of images with such an
-            # orientation.
+            # Pillow (tried on 13.0) confuses height and width if an image lies on its side.
             on_its_side = image.getexif().get(ORIENTATION, 1) in ON_ITS_SIDE
             uncompressed = any(tile[0] == "raw" for tile in image.tile)
             scrambled = image.format == "TIFF" and uncompressed and on_its_side
@@ -382,7 +404,10 @@ def _read_image(path: Path) -> _Image:
 
 
 def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Return the pixels of an image, the value of white, and whether any pixel is transparent."""
+    """Return the gray values of an image's pixels, `[height, width]`, and two facts about them.
+
+    The facts are the value of white, and whether any pixel is transparent.
+    """
     try:
         alpha = image.mode in MODES_WITH_ALPHA or "transparency" in image.info
         transparent = alpha and image.convert("RGBA").getextrema()[3][0] < 255
@@ -392,9 +417,9 @@ def _gray_values(path: Path, image: Any) -> tuple[Array, int, bool]:
 
 
 def _deep_values(path: Path, image: Any) -> tuple[Array, int, bool]:
-    """Return the same as `_gray_values`, for an image of more than 8 bits per pixel.
+    """Do the same as `_gray_values` for an image of more than 8 bits per pixel.
 
-    Pillow would clip such pixels when it converts the image.
+    If Pillow converted such an image to gray values, it would clip the pixels.
     """
     values: Array = np.asarray(image)
     if image.format == "TIFF" and image.mode.startswith("I;16"):

@@ -14,7 +14,7 @@ ACTIVE_VARIANCE = 0.01
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put the model in evaluation mode in a `with` block, and restore its mode afterwards."""
+    """Put a model into evaluation mode for a `with` block, and then restore its previous mode."""
     training = model.training
     model.eval()
     try:
@@ -24,12 +24,13 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def code_statistics(model: DiscreteVAE, x: Tensor) -> dict[str, Tensor]:
-    """Return statistics of q(b|x) over images x `[R, B, pixels]`; each value has shape `[R]`.
+    """Return statistics of the codes of images `x` `[R, B, pixels]`.
 
-    `active_latents` counts the latents whose probabilities vary over the images with a variance
-    above 0.01. `code_entropy` is the entropy of q(b|x) in nats, averaged over the images.
-    `logit_spread` is the standard deviation of the logits over images and latents. If the model
-    has several stochastic layers, these are the statistics of the layer nearest the image.
+    The result is a dictionary whose values have shape `[R]`. `active_latents` is the number of
+    latents whose probability has a variance over the images above 0.01. `code_entropy` is the
+    entropy of q(b|x) in nats, averaged over the images. `logit_spread` is the standard deviation of
+    the logits over images and latents. If the model has several stochastic layers, the statistics
+    describe the layer nearest the image.
     """
     with torch.no_grad(), evaluating(model):
         logits = model.encode(x).float()

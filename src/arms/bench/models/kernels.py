@@ -1,10 +1,10 @@
-"""Triton kernels for the last product of the decoder and the likelihood of pixels, on a GPU.
+"""A Triton kernel for the likelihood of pixels, and matrix products on a GPU.
 
-After the matrix product, one kernel reads the logit of every pixel once. It writes the
-log-likelihood of each row, and the residual x - sigmoid(logit), from which the gradient is
-computed. The products follow `torch.set_float32_matmul_precision`. With `rough`, gradients use
-bfloat16 products, and the residual is also bfloat16. `rough_product` does the same for other
-layers.
+After the last matrix product of the decoder, one kernel reads the logit of every pixel once. It
+writes the log-likelihood of each row, and the residual x - sigmoid(logit). The gradient is computed
+from the residual. Matrix products follow `torch.set_float32_matmul_precision`. With `rough`,
+gradients use bfloat16 products, and the residual is also bfloat16. `rough_product` uses bfloat16
+for the gradients of other layers.
 """
 
 from typing import Any
@@ -28,19 +28,20 @@ def affine_log_prob(
     rough: bool = False,
     inward: int | None = None,
 ) -> Tensor:
-    """Return the log-probability of the bits x, summed over pixels, `[n, R, B]`.
+    """Return the log-probability of the bits `x`, summed over pixels, `[n, R, B]`.
 
-    The logits of the pixels are h weight + bias. Shapes are h `[n, R, B, inputs]`, weight `[R,
-    inputs, pixels]`, bias `[R, 1, pixels]` and x `[R, B, pixels]`. Only the first `attached`
-    samples have gradients with respect to weight and bias. For h, the first max(`attached`,
-    `inward`) samples have gradients. With `rough`, gradients use bfloat16 products.
+    The logits of the pixels are `h` `weight` + `bias`. The shapes are `h` `[n, R, B, inputs]`,
+    `weight` `[R, inputs, pixels]`, `bias` `[R, 1, pixels]` and `x` `[R, B, pixels]`. Only the first
+    `attached` samples have gradients with respect to `weight` and `bias`. The first
+    max(`attached`, `inward`) samples have gradients with respect to `h`. With `rough`, gradients
+    use bfloat16 products.
     """
     samples, replicas, batch, _ = h.shape
     # [R, nB, inputs] gives one matrix product per replica.
     rows = h.movedim(0, 1).flatten(1, 2).contiguous()
     needed = h.requires_grad or weight.requires_grad or bias.requires_grad
     learns = torch.is_grad_enabled() and needed
-    # The kernel reads the pixels once per sample, and uint8 takes a quarter of the memory.
+    # The kernel reads the pixels once per sample, and uint8 needs a quarter of float32's memory.
     bits = x.to(torch.uint8).expand(replicas, -1, -1)
     dtype = torch.bfloat16 if rough else torch.float32
     kept = max(attached, inward or 0) * batch if learns else 0
@@ -59,9 +60,11 @@ def _forward(
     learned: int,
     residual_dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """Return log-likelihoods `[R, nB]`, and the residuals of the first rows, `[R, kept, pixels]`.
+    """Return the log-likelihood of each row, `[R, nB]`, and residuals `[R, kept, pixels]`.
 
-    Of these rows, only the first `learned` contribute to the gradients of weight and bias.
+    The logits of the pixels are `rows` `weight` + `bias`. The residuals are x - sigmoid(logit) of
+    the first `kept` rows. Only the first `learned` rows contribute to the gradients of `weight` and
+    `bias`.
     """
     logits = torch.bmm(rows, weight)
     count, pixels = logits.shape[0] * logits.shape[1], logits.shape[2]
@@ -204,11 +207,12 @@ def _log_prob_kernel(  # type: ignore[no-untyped-def]
 def _tile(  # type: ignore[no-untyped-def]
     logits_row, bias_row, x_row, residual_row, pixel, inside, keep, KEEP: tl.constexpr
 ):
-    """Return the two parts of -log p of a pixel: max(u, 0), and 1 + e^-|z|.
+    """Return max(u, 0) and 1 + e^-|z| for each pixel of a tile, and store the residuals.
 
-    The second part still needs a logarithm: -log p = softplus(u) = max(u, 0) + log(1 + e^-|z|),
-    where z is the logit, and u is -z for a white pixel and z for a black one. The kernel multiplies
-    many second parts, and takes one logarithm of the product.
+    Here z is the pixel's logit, and u is -z if the pixel is white, and z if it is black. The
+    log-likelihood follows from -log p = softplus(u) = max(u, 0) + log(1 + e^-|z|). The logarithm is
+    not taken here: the caller multiplies many second results, and takes one logarithm of the
+    product.
     """
     z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(
         bias_row + pixel, mask=inside, other=0.0

@@ -1,4 +1,4 @@
-"""Likelihoods of gray values that published benchmarks use, and all likelihoods by name."""
+"""Two likelihoods of gray values from published benchmarks, and all likelihoods by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,9 +21,10 @@ LEAST_VARIANCE = 1e-3
 
 @dataclass(frozen=True)
 class GrayPixels(PixelLikelihood):
-    """Binary cross-entropy, with gray values instead of bits.
+    """Binary cross-entropy between gray values and the decoder's probabilities.
 
-    This is not a density of gray values. Compare bounds only if they use this likelihood.
+    This is not a density of gray values. Compare a bound only with other bounds that use this
+    likelihood.
     """
 
     def outputs(self, pixels: int) -> int:
@@ -43,7 +44,7 @@ class GrayPixels(PixelLikelihood):
 
 
 class PixelVariances(nn.Module):
-    """Appends one learned log-variance per pixel to the means, the same for every image."""
+    """Appends log-variances to the means: one learned number per pixel, equal for all images."""
 
     def __init__(self, replicas: int, pixels: int) -> None:
         super().__init__()
@@ -88,4 +89,4 @@ LIKELIHOODS: Mapping[str, Callable[[int], PixelLikelihood]] = {
     "gray": lambda levels: GrayPixels(),
     "scaled-gaussian": lambda levels: ScaledGaussianPixels(),
 }
-"""The likelihoods by name. Each value makes the likelihood for the levels of a data set."""
+"""The likelihoods by name. Each value is a function from a data set's levels to a likelihood."""

@@ -1,7 +1,7 @@
-"""Networks with a leading replica axis, and likelihoods of pixels.
+"""Networks whose parameters have a leading replica axis, and likelihoods of pixels.
 
-The logits of the pixels are the largest tensor of a training step, so they are read as rarely as
-possible.
+The logits of the pixels are the largest tensor of a training step. The code therefore reads this
+tensor as rarely as possible.
 """
 
 import math
@@ -22,16 +22,19 @@ from arms.bench.models.products import is_faster, multiply, multiply_matrices
 
 HAS_TRITON = find_spec("triton") is not None
 Builder: TypeAlias = Callable[[int, int, int], nn.Module]
-"""A function from the numbers of replicas, inputs and outputs to a network of zero weights."""
+"""A function `build(replicas, inputs, outputs)` that returns a network with zero weights."""
 
 
 class ReplicaLinear(nn.Module):
-    """R affine maps at once, from `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`."""
+    """An affine layer with separate weights for each of R replicas.
+
+    It maps `[*lead, R, B, inputs]` to `[*lead, R, B, outputs]`.
+    """
 
     bfloat16_backward = False
-    """Whether the gradient may use bfloat16 products on a GPU.
+    """Whether gradients may use bfloat16 products on a GPU.
 
-    If it does, the gradient cannot be differentiated again.
+    Such gradients cannot be differentiated again.
     """
 
     def __init__(self, replicas: int, inputs: int, outputs: int) -> None:
@@ -40,7 +43,7 @@ class ReplicaLinear(nn.Module):
         self.bias = nn.Parameter(torch.zeros(replicas, 1, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Multiply the rows of each replica by the replica's weight, and add the bias."""
+        """Multiply each replica's rows by the weight of the replica, and add the bias."""
         first = x.movedim(-3, 0)  # [R, *lead, B, inputs]: one matrix product per replica
         rows = first.flatten(1, -2)
         # On a GPU, a separate addition is fused, but `baddbmm` needs one more pass over memory.
@@ -57,7 +60,10 @@ class ReplicaLinear(nn.Module):
         return product
 
     def initialize(self, generators: Sequence[Generator]) -> None:
-        """Draw Glorot-uniform weights of replica r from generator r; set biases to zero."""
+        """Set random weights from Glorot's uniform distribution, and set the biases to zero.
+
+        `generators` has one generator per replica.
+        """
         _, inputs, outputs = self.weight.shape
         limit = math.sqrt(6 / (inputs + outputs))
         with torch.no_grad():
@@ -67,10 +73,11 @@ class ReplicaLinear(nn.Module):
 
 
 def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
-    """Return the tensors of a module and its submodules by place, such as "0.weight".
+    """Return all parameters or all buffers of a module, including its submodules.
 
-    `kind` is "_parameters" or "_buffers". A layer that is used twice has one place. A parameter
-    that two layers share has two places.
+    `kind` is "_parameters" or "_buffers". The key of a tensor is its place in the module, such as
+    "0.weight". A layer that is used twice has one place. A parameter that two layers share has two
+    places.
     """
     return {
         f"{path}.{name}" if path else name: tensor
@@ -81,17 +88,21 @@ def tensor_places(module: nn.Module, kind: str) -> dict[str, Tensor]:
 
 
 def call_with(module: nn.Module, tensors: dict[str, Tensor], *args: Any, **kwargs: Any) -> Any:
-    """Call a module with `tensors` instead of its own tensors in these places.
+    """Call a module with other parameters or buffers, and return the module's result.
 
-    The places are those of `tensor_places`. If weights are tied, `tensors` must contain all their
-    places. PyTorch's own support for tied weights is not used, because it would leave the given
-    tensors in a layer that is used twice.
+    The keys of `tensors` are places in the module, as in the result of `tensor_places`. During the
+    call, the tensors at these places are replaced. If two layers share a weight, `tensors` must
+    contain both places. PyTorch's own support for shared weights is not used, because it would
+    leave the given tensors in a layer that is used twice.
     """
     return torch.func.functional_call(module, tensors, args, kwargs, tie_weights=False)
 
 
 def perceptron(*hidden: int, slope: float = 0.3) -> Builder:
-    """Return a builder of perceptrons with LeakyReLU hidden layers of the given widths."""
+    """Return a builder of perceptrons, where `hidden` are the widths of the hidden layers.
+
+    The hidden units are LeakyReLU with the given slope, or ReLU if `slope` is 0.
+    """
 
     def build(replicas: int, inputs: int, outputs: int) -> nn.Module:
         layers: list[nn.Module] = []
@@ -104,7 +115,10 @@ def perceptron(*hidden: int, slope: float = 0.3) -> Builder:
 
 
 def apply_network(network: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return network(x). On a CPU, a perceptron is run as one node of the graph, to save time."""
+    """Return `network(x)`.
+
+    On a CPU, a perceptron becomes a single node of autograd's graph, to save time.
+    """
     layers = list(network) if type(network) is nn.Sequential else []
     fits = len(layers) > 1 and is_faster(x, x) and all(map(_is_plain, layers))
     affine, units = layers[::2], layers[1::2]
@@ -130,16 +144,17 @@ def _is_plain(layer: nn.Module) -> bool:
 
 
 class _Perceptron(torch.autograd.Function):
-    """Affine maps of rows `[R, rows, inputs]`, with LeakyReLU units between them.
+    """A perceptron for R replicas, as a single node of autograd's graph.
 
-    There may be one more unit after the last map.
+    It applies affine maps to rows `[R, rows, inputs]`, with LeakyReLU units between the maps. There
+    may be one more LeakyReLU after the last map.
     """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         network, slopes, rows, *weights = inputs
         ctx.network, ctx.slopes, ctx.tensors = network, slopes, len(weights)
-        outputs = [rows]  # the rows, then the output of each map after its unit
+        outputs = [rows]  # the rows, then the output of each LeakyReLU, or of the last map
         for index in range(0, len(weights), 2):
             out = multiply(outputs[-1], weights[index], weights[index + 1])
             if index // 2 < len(slopes):
@@ -171,7 +186,7 @@ class _Perceptron(torch.autograd.Function):
 def _plain_backward(
     network: nn.Module, x: Tensor, weights: Sequence[Tensor], grad: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """Return the same as `_Perceptron.backward`, but with results that can be differentiated."""
+    """Return the results of `_Perceptron.backward` in a form that can be differentiated again."""
     inputs = [one for one, is_wanted in zip((x, *weights), wanted[2:], strict=True) if is_wanted]
     affine = [name for name, layer in network.named_children() if isinstance(layer, ReplicaLinear)]
     names = [f"{name}.{kind}" for name in affine for kind in ("weight", "bias")]
@@ -185,15 +200,16 @@ NETWORKS: dict[str, Builder] = {
     "nonlinear": perceptron(200, 200),
     "pyramid": perceptron(512, 256, slope=0),
 }
-"""Built-in networks by name. They are the encoders, and decoders unless in `DECODERS`."""
+"""Built-in networks by name, for encoders. They also serve as decoders, unless in `DECODERS`."""
 DECODERS: dict[str, Builder] = {"pyramid": perceptron(256, 512, slope=0)}
-"""The decoders of built-in networks whose decoder differs from the encoder."""
+"""Built-in decoders by name, for the names in `NETWORKS` whose decoder is a different network."""
 
 
 def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu") -> Generator:
-    """Return a generator for one use of a run's seed, named by `stream` and `index`.
+    """Return a generator of random numbers for one purpose, such as the initial weights.
 
-    Different uses get different random numbers.
+    The numbers depend on `seed`, on `stream`, which names the purpose, and on `index`. Different
+    purposes therefore get different random numbers from the same seed.
 
     >>> one, other = seeded_generator(0, "init"), seeded_generator(0, "train")
     >>> torch.rand(1, generator=one) == torch.rand(1, generator=other)
@@ -205,10 +221,10 @@ def seeded_generator(seed: int, stream: str, index: int = 0, device: str = "cpu"
 
 
 class PixelLikelihood(ABC):
-    """The likelihood p(x|b) of a `DiscreteVAE`, where x are gray values from 0 to 1."""
+    """The likelihood p(x|b) of a `DiscreteVAE`, where x contains gray values from 0 to 1."""
 
     binarizes_input: ClassVar[bool] = False
-    """Whether x contains random bits, drawn from the gray values, instead of gray values."""
+    """Whether x contains random bits instead of gray values. A bit's mean is the gray value."""
 
     @abstractmethod
     def outputs(self, pixels: int) -> int:
@@ -223,21 +239,25 @@ class PixelLikelihood(ABC):
 
     @abstractmethod
     def mean(self, outputs: Tensor) -> Tensor:
-        """Return the mean of x under p(x|b), `[*lead, R, B, pixels]`, to be shown as pictures."""
+        """Return the mean of x under p(x|b), `[*lead, R, B, pixels]`, to show it as a picture."""
 
     def log_prob_table(self, outputs: Tensor, x: Tensor) -> Tensor:
-        """Return log p(x|b) for all pairs of a state b and an image x, `[S, R, B]`.
+        """Return a table of log p(x|b) for every state b and every image x, `[S, R, B]`.
 
-        `outputs` `[S, R, 1, outputs]` are the decoder's outputs for S states.
+        `outputs` `[S, R, 1, outputs]` contains the decoder's outputs for S states. `x`
+        `[R, B, pixels]` contains the images.
         """
         return self.log_prob(outputs.expand(-1, -1, x.shape[-2], -1), x)
 
     def initial_outputs(self, pixel_mean: Tensor) -> Tensor:
-        """Return initial biases for the outputs of a built-in decoder, given each pixel's mean."""
+        """Return initial biases for the last layer of a built-in decoder, `[outputs]`.
+
+        `pixel_mean` `[pixels]` contains the mean of every pixel, from 0 to 1.
+        """
         return pixel_mean.new_zeros(self.outputs(len(pixel_mean)))
 
     def scaled(self, x: Tensor) -> Tensor:
-        """Return gray values on the scale that encoders expect."""
+        """Convert gray values from 0 to 1 to the scale that encoders expect."""
         return x
 
     def head(self, replicas: int, pixels: int) -> nn.Module | None:
@@ -248,12 +268,15 @@ class PixelLikelihood(ABC):
         return None
 
     def check_levels(self, levels: int) -> None:  # noqa: B027 (most take any)
-        """Raise if this likelihood needs images with another number of levels."""
+        """Raise if this likelihood does not support images with this number of levels."""
 
 
 @dataclass(frozen=True)
 class BernoulliPixels(PixelLikelihood):
-    """Bits, drawn from the gray values in every batch; the decoder returns their logits."""
+    """Pixels are bits, drawn anew from the gray values in every batch.
+
+    The decoder returns the logits of these bits.
+    """
 
     binarizes_input = True
 
@@ -275,7 +298,9 @@ class BernoulliPixels(PixelLikelihood):
 
 @dataclass(frozen=True)
 class GaussianPixels(PixelLikelihood):
-    """Gray values with normal noise. Bounds may be positive, because this is a density.
+    """Pixels are gray values with normal noise.
+
+    The likelihood is a density, so bounds may be positive.
 
     Args:
         std: Standard deviation of the noise, where black is 0 and white is 1. By default, the
@@ -316,9 +341,9 @@ class GaussianPixels(PixelLikelihood):
 
 @dataclass(frozen=True)
 class CategoricalPixels(PixelLikelihood):
-    """One of levels + 1 gray values per pixel, each with its own probability.
+    """Each pixel has one of `levels` + 1 gray values, and each value has its own probability.
 
-    The decoder returns levels + 1 logits per pixel. The logits of one pixel are adjacent.
+    The decoder returns `levels` + 1 logits per pixel. The logits of one pixel are adjacent.
 
     Args:
         levels: The largest pixel value of the data set.
@@ -360,23 +385,24 @@ class CategoricalPixels(PixelLikelihood):
 
 
 def bernoulli_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return the log-probability of the bits x with these logits, summed over the last axis."""
+    """Return the log-probability of bits `x` given their logits, summed over the last axis."""
     value: Tensor = _LogProb.apply(logits, x)  # type: ignore[no-untyped-call]
     return value
 
 
 def smooth_log_prob(logits: Tensor, x: Tensor) -> Tensor:
-    """Return `bernoulli_log_prob`, extended linearly to x between 0 and 1.
+    """Return `bernoulli_log_prob(logits, x)`, extended linearly to `x` between 0 and 1.
 
-    The result can be differentiated several times, with respect to x and the logits.
+    The result can be differentiated several times, with respect to `x` and `logits`.
     """
     return (x * logits - torch.nn.functional.softplus(logits)).sum(-1)
 
 
 def bernoulli_table(logits: Tensor, x: Tensor) -> Tensor:
-    """Return `smooth_log_prob` for all pairs of a state and an image, `[S, R, B]`.
+    """Return a table of `smooth_log_prob` for every state and every image, `[S, R, B]`.
 
-    `logits` `[S, R, 1, pixels]` belong to S states, and x `[R, B, pixels]` are the images.
+    `logits` `[S, R, 1, pixels]` contains the logits of the pixels for S states. `x`
+    `[R, B, pixels]` contains the images.
     """
     rows = logits.squeeze(-2).movedim(0, 1)
     table = torch.bmm(rows, x.mT) - torch.nn.functional.softplus(rows).sum(-1, keepdim=True)
@@ -390,11 +416,11 @@ def affine_log_prob(
     attached: int | None = None,
     all_inward: bool = False,
 ) -> Tensor:
-    """Return `bernoulli_log_prob(layer(h), x)` for h `[n, R, B, inputs]`, in half the time.
+    """Return `bernoulli_log_prob(layer(h), x)`, `[n, R, B]`, in half the time.
 
-    The logits are overwritten to save memory traffic. Only the first `attached` samples have
-    gradients; by default, all have. With `all_inward`, the gradient for h is computed for
-    all samples.
+    `h` is `[n, R, B, inputs]`. Only the results of the first `attached` samples can be
+    differentiated; by default, all can. With `all_inward`, all results can be differentiated with
+    respect to `h`. The logits are overwritten in memory, to save time.
     """
     attached = len(h) if attached is None else attached
     inward = len(h) if all_inward else attached
@@ -431,9 +457,9 @@ class _LogProb(torch.autograd.Function):
 
 
 class _AffineLogProb(torch.autograd.Function):
-    """Returns the log-probability of `affine_log_prob`, with a gradient for h only.
+    """Computes the result of `affine_log_prob`, with a gradient for `h` only.
 
-    Two further results are the rows and the residuals of the attached samples.
+    It also returns the rows of `h` and the residuals x - sigmoid(logits) of the attached samples.
     """
 
     @staticmethod
@@ -468,7 +494,10 @@ class _AffineLogProb(torch.autograd.Function):
 
 
 class _OfWeights(torch.autograd.Function):
-    """Returns zero, with the gradients of `affine_log_prob` for the layer's weight and bias."""
+    """Returns zero, but has the gradients of `affine_log_prob` for the layer's weight and bias.
+
+    `affine_log_prob` adds this zero to its result.
+    """
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -487,7 +516,7 @@ class _OfWeights(torch.autograd.Function):
 
 
 def _per_row(grad: Tensor, kept: int) -> Tensor:
-    """Return the gradients `[n, R, B]` of the first `kept` samples as rows `[R, kept B, 1]`."""
+    """Reshape the first `kept` samples of `grad`, `[n, R, B]`, to rows `[R, kept B, 1]`."""
     return grad[:kept].movedim(0, 1).flatten(1, 2).unsqueeze(-1)
 
 
@@ -498,15 +527,16 @@ def _check_first_derivative() -> None:
 
 
 LEAST_PRODUCT = 1e-30
-"""Products of probabilities below this may have lost digits, because of denormal numbers."""
+"""Smaller products of probabilities may have lost digits, because of denormal numbers."""
 
 
 def _log_prob_and_residual(
     logits: Tensor, x: Tensor, out: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return log p(x), summed over pixels, and the residual x - sigmoid(logits).
+    """Return log p(x), `[..., B]`, and the residual x - sigmoid(logits), `[..., B, pixels]`.
 
-    The residual is written to `out` if `out` is given. `logits` is overwritten.
+    log p(x) is summed over pixels. If `out` is given, the residual is written to `out`. The tensor
+    `logits` is overwritten.
     """
     sign = 2 * x - 1
     z = logits.mul_(sign)
@@ -521,15 +551,18 @@ def _log_prob_and_residual(
 
 
 def _is_readable(tensor: Tensor) -> bool:
-    """Return whether Python code can read values of the tensor: on a CPU, and not traced."""
+    """Return whether Python code may read the values of a tensor.
+
+    The tensor must be on a CPU and not empty, and no compiler may be tracing the code.
+    """
     traced = torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack()
     return tensor.device.type == "cpu" and tensor.numel() > 0 and not traced
 
 
 def _products(y: Tensor) -> Tensor:
-    """Replace groups of up to 16 entries along the last axis by their products.
+    """Return products of groups of up to 16 entries along the last axis.
 
-    One logarithm per product is then enough.
+    The caller then needs only one logarithm per group.
     """
     for _ in range(4):
         if y.shape[-1] % 2:

@@ -1,4 +1,4 @@
-"""Matrix products in float32 on a CPU, by oneDNN if PyTorch includes it.
+"""Matrix products in float32 on a CPU. They use oneDNN if PyTorch includes it.
 
 `torch.mm` calls MKL, which is slow on many processors: on an AMD EPYC with AVX-512, oneDNN is 2.3
 times as fast. PyTorch calls oneDNN through a private operator (tried on 2.13, expected from 2.8
@@ -17,10 +17,11 @@ HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, 
 
 
 def multiply(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `a @ b + bias` for a `[R, m, k]`, b `[R, k, n]` and bias `[R, 1, n]`.
+    """Return `a @ b + bias` for R replicas, where `a` is `[R, m, k]` and `b` is `[R, k, n]`.
 
-    The result can be differentiated any number of times. Each replica has a separate product, so
-    that the result of a replica does not depend on the number of replicas.
+    `bias` is `[R, 1, n]`. The result, `[R, m, n]`, can be differentiated any number of times. Each
+    replica has a separate product, so that the result of a replica does not depend on the number of
+    replicas.
     """
     if not is_faster(a, b):
         return torch.bmm(a, b) if bias is None else torch.baddbmm(bias, a, b)
@@ -41,7 +42,10 @@ def _multiply_all(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return `a @ b + bias` for a `[m, k]`, b `[k, n]` and bias `[n]`, without autograd."""
+    """Return `a @ b + bias`, `[m, n]`, without support for autograd.
+
+    The shapes are `a` `[m, k]`, `b` `[k, n]` and `bias` `[n]`.
+    """
     if not is_faster(a, b):
         return torch.mm(a, b) if bias is None else torch.addmm(bias, a, b)
     if not (b.is_contiguous() or b.t().is_contiguous()):
@@ -53,7 +57,10 @@ def multiply_matrices(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def is_faster(a: Tensor, b: Tensor) -> bool:
-    """Return whether oneDNN supports the product of a and b, and computes it faster."""
+    """Return whether the product `a @ b` should use oneDNN.
+
+    This is the case if oneDNN supports the two tensors, and is faster than `torch.bmm`.
+    """
     fits = a.dtype == b.dtype == torch.float32 and a.device.type == "cpu"
     fits = fits and HAS_ONEDNN and a.numel() > 0 and b.numel() > 0
     return fits and not (torch.compiler.is_compiling() or in_function_transform())

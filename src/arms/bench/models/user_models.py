@@ -18,7 +18,7 @@ from arms.bench.models.networks import call_with, seeded_generator, tensor_place
 from arms.bench.models.vae import DiscreteVAE
 
 Places: TypeAlias = tuple[str, ...]
-"""The names of all places in a model that share one tensor."""
+"""The names of one tensor in a model. A tensor has several names if layers share it."""
 WIDE = ("prior", "pixel_mean")
 """Tensors of a `DiscreteVAE` that always have a replica axis."""
 MAKER = "the function that makes the model"
@@ -27,14 +27,15 @@ NETWORK = re.compile(r"(en|de)coder|deeper_(en|de)coders\.\d+")
 
 
 class PlainNetwork(nn.Module):
-    """Adapts an ordinary network, which maps `[N, *shape]` to `[N, ...]`, to a `DiscreteVAE`.
+    """Wraps an ordinary network, so that it can be the encoder or decoder of a `DiscreteVAE`.
 
-    The axes of samples, replicas and images become one batch axis. The outputs for each image are
-    flattened.
+    The network gets `[N, *shape]` and returns `[N, ...]`. The axes of samples, replicas and images
+    become the single batch axis N. The outputs for each image are flattened.
 
     Args:
-        network: Any module that maps inputs with one batch axis.
-        shape: Shape of each input, such as (1, 28, 28) for a convolution; by default a flat row.
+        network: Any module whose inputs have one batch axis.
+        shape: Shape of a single input, such as (1, 28, 28) for a convolution. By default, an input
+            is a flat row.
 
     >>> network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 20))
     >>> PlainNetwork(network, (1, 8, 8))(torch.zeros(3, 5, 64)).shape
@@ -52,14 +53,15 @@ class PlainNetwork(nn.Module):
         return outputs.reshape(*x.shape[:-1], -1)
 
     def extra_repr(self) -> str:
-        """Return text for the module's repr: the shape of an input."""
+        """Return a text for the module's repr. It contains the shape of a single input."""
         return f"shape={self.shape}" if self.shape else ""
 
 
 class ReplicaModules(nn.Module):
-    """R modules as a single module whose parameters and buffers have a replica axis.
+    """R modules of the same structure, combined into a single module.
 
-    It maps `[*lead, R, B, features]` to `[*lead, R, B, outputs]`.
+    Its parameters and buffers have a leading replica axis. It maps `[*lead, R, B, features]` to
+    `[*lead, R, B, outputs]`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -67,11 +69,11 @@ class ReplicaModules(nn.Module):
         self.module = module
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the module of each replica to its rows.
+        """Apply each replica's module to the rows of the replica.
 
-        Modules may modify their rows and buffers in place, but earlier results must stay
-        differentiable. Modules therefore get copies. All buffers are written back afterwards,
-        because PyTorch does not report which buffers were modified.
+        A module may modify its inputs and buffers in place, but earlier results must stay
+        differentiable. Each module therefore gets copies of inputs and buffers. All buffers are
+        written back afterwards, because PyTorch does not report which buffers were modified.
         """
         parameters = tensor_places(self.module, "_parameters")
         buffers = tensor_places(self.module, "_buffers")
@@ -92,10 +94,11 @@ class ReplicaModules(nn.Module):
 
 
 def replicated(make: Callable[[], object], replicas: int, seed: int) -> DiscreteVAE:
-    """Build a model with R replicas from a function that makes a model with one replica.
+    """Build a model with several replicas.
 
-    The function may draw from PyTorch's global CPU generator. These numbers depend only on the seed
-    and the replica. The state of the generator is restored afterwards.
+    The function `make` makes a model with one replica. It is called once for each replica. The
+    function may draw random numbers from PyTorch's global CPU generator. They depend only on the
+    seed and the number of the replica. The state of the generator is restored afterwards.
     """
     models = []
     for replica in range(replicas):
@@ -128,15 +131,16 @@ def replicated(make: Callable[[], object], replicas: int, seed: int) -> Discrete
 
 
 def keep_replicas(model: DiscreteVAE, kept: Sequence[int]) -> DiscreteVAE:
-    """Return a copy of a model with only the replicas whose numbers are in `kept`."""
+    """Return a copy of a model that contains only the replicas with the numbers in `kept`."""
     return _changed(model, len(kept), lambda _, tensor: tensor[list(kept)])
 
 
 def structure_of(model: DiscreteVAE) -> str:
-    """Return a fingerprint of a model's structure, independent of weights and replicas.
+    """Return a fingerprint of a model's structure.
 
-    It covers the modules with their settings, and the names, types and shapes of tensors. It does
-    not cover the code of `forward`. Models that differ only in this code need different names.
+    The fingerprint depends on the modules and their settings, and on the names, types and shapes of
+    tensors. It does not depend on weights, on the number of replicas, or on the code of `forward`.
+    Models that differ only in this code need different names.
     """
     wrapped = [name for name, part in _networks(model) if isinstance(part, ReplicaModules)]
     if wrapped:
@@ -153,14 +157,17 @@ def structure_of(model: DiscreteVAE) -> str:
 
 
 def name_of(model: DiscreteVAE, made_by: object = None) -> str:
-    """Return the model's own name, or else the name of the function `made_by` or of the class."""
+    """Return a name for a model: its attribute `name` if this is not empty.
+
+    Otherwise, the name of the function `made_by` or of the model's class is used.
+    """
     function = getattr(made_by, "__name__", "")
     own_class = type(model).__name__ if type(model) is not DiscreteVAE else "own"
     return model.name or (function if function.isidentifier() else "") or own_class
 
 
 def check_savable(model: nn.Module) -> None:
-    """Raise if a checkpoint cannot store the model's entire state."""
+    """Raise if a part of the model's state cannot be stored in a checkpoint."""
     for name, value in model.state_dict().items():
         if is_lazy(value):
             what = f"the lazy parameter {name} was not initialized, because forward skips its layer"
@@ -184,10 +191,10 @@ def check_finite(model: nn.Module) -> None:
 
 
 def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
-    """Raise if the model's outputs depend on trainable tensors that are not its parameters.
+    """Raise if the outputs depend on a trainable tensor that is not a parameter of the model.
 
-    Such a tensor requires a gradient, but would never be trained. Examples are layers in a Python
-    list or in a closure.
+    Such a tensor requires a gradient, but would never be trained. Examples are the weights of
+    layers in a Python list or in a closure.
     """
     known = {id(parameter) for parameter in model.parameters()}
     nodes = [output.grad_fn for output in outputs if output.grad_fn is not None]
@@ -207,7 +214,7 @@ def check_registered(model: nn.Module, outputs: Iterable[Tensor]) -> None:
 
 
 def _initialize_lazy_layers(model: DiscreteVAE) -> None:
-    """Initialize lazy layers, which get their sizes from the first input."""
+    """Initialize lazy layers by calling the model once. They get their sizes from this call."""
     if not any(map(is_lazy, chain(model.parameters(), model.buffers()))):
         return
     modes = {module: module.training for module in model.modules()}
@@ -227,7 +234,10 @@ def _initialize_lazy_layers(model: DiscreteVAE) -> None:
 
 
 def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places, Tensor]]) -> None:
-    """Raise if the models of several replicas cannot be combined into one model."""
+    """Raise if the given models, one per replica, cannot be combined into one model.
+
+    `tensors` contains the result of `_shared_tensors` for each model.
+    """
     _check_replaceable_tensors(models[0])
     names = [name for places in tensors[0] for name in places if name not in WIDE]
     if others := [name for name in names if not re.match(rf"({NETWORK.pattern})\.", name)]:
@@ -248,7 +258,10 @@ def _check_alike(models: Sequence[DiscreteVAE], tensors: Sequence[Mapping[Places
 
 
 def _check_replaceable_tensors(model: DiscreteVAE) -> None:
-    """Raise if the model's weights cannot be replaced by the weights of another replica."""
+    """Raise if a call of the model cannot use other weights instead of the model's own.
+
+    With several replicas, each replica calls the same modules with different weights.
+    """
     for name, module in _networks(model):
         if isinstance(module, torch.jit.ScriptModule):
             remedy = "train with one replica, or wrap it in nn.Sequential"
@@ -263,7 +276,7 @@ def _check_replaceable_tensors(model: DiscreteVAE) -> None:
 
 
 def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
-    """Raise if weights are shared in a way that a replica axis would break."""
+    """Raise if tensors share memory in a way that is impossible with several replicas."""
     memory: dict[int, str] = {}
     for places, tensor in tensors.items():
         if len(places) > 1 and set(WIDE) & set(places):
@@ -277,14 +290,20 @@ def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
 
 
 def _differ(one: object, other: object) -> bool:
-    """Return whether `one` is a constant tensor that differs from `other` of another replica."""
+    """Return whether an attribute is a constant tensor with different values in two replicas.
+
+    `one` and `other` are the values of the attribute in the two replicas.
+    """
     if not isinstance(one, Tensor) or one.requires_grad or one.layout != torch.strided:
         return False
     return not isinstance(other, Tensor) or one.dtype != other.dtype or not torch.equal(one, other)
 
 
 def _networks(model: DiscreteVAE) -> list[tuple[str, nn.Module]]:
-    """Return the names and modules of all encoders and decoders that are modules."""
+    """Return the names and modules of all encoders and decoders of a model.
+
+    Encoders and decoders that are plain functions are left out.
+    """
     modules = model.named_modules(remove_duplicate=False)
     return [(name, part) for name, part in modules if NETWORK.fullmatch(name)]
 
@@ -292,10 +311,10 @@ def _networks(model: DiscreteVAE) -> list[tuple[str, nn.Module]]:
 def _changed(
     model: DiscreteVAE, replicas: int, change: Callable[[Places, Tensor], Tensor]
 ) -> DiscreteVAE:
-    """Return a copy of a model whose parameters and buffers are replaced by `change`.
+    """Return a copy of a model with other parameters and buffers, and `replicas` replicas.
 
-    `change` maps the places of a tensor and the old tensor to the new one. Shared tensors stay
-    shared.
+    The function `change` is called once per tensor with the tensor's names and the old tensor, and
+    returns the new tensor. A tensor that several layers share stays shared.
     """
     changed = copy.deepcopy(model)
     changed.replicas = replicas
@@ -312,7 +331,7 @@ def _changed(
 
 
 def _shared_tensors(module: nn.Module) -> dict[Places, Tensor]:
-    """Return each parameter and buffer once, with the names of all its places."""
+    """Return all parameters and buffers of a module. The key of a tensor contains all its names."""
     found: dict[int, tuple[list[str], Tensor]] = {}
     held = [tensor_places(module, kind).items() for kind in ("_parameters", "_buffers")]
     for name, tensor in chain(*held):

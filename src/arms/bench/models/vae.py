@@ -40,46 +40,53 @@ BERNOULLI = BernoulliPixels()
 class BitLayer:
     """A stochastic layer of bits.
 
-    Only this class and `CategoryLayer` depend on the kind of latents.
+    Only this class and `CategoryLayer` depend on whether latents are bits or categories.
     """
 
     def __init__(self, latents: int, raw: bool = False) -> None:
         self.event_shape, self.raw = torch.Size([latents]), raw
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the latent with these logits; `context` is for estimators such as RELAX."""
+        """Return the latent with these logits. Estimators such as RELAX use the context."""
         return Bits(logits, context)
 
     def inputs(self, b: Tensor) -> Tensor:
-        """Convert samples to inputs of a network, `[..., inputs]`.
+        """Convert samples of this layer to inputs of a network, `[..., inputs]`.
 
-        Bits become -1 and 1, unless `raw` is set. The one-hot vectors of categories are
+        Bits become -1 and 1, unless `self.raw` is True. In `CategoryLayer`, the one-hot vectors are
         concatenated.
         """
         return b if self.raw else (2 * b).sub_(1)
 
     def log_prob(self, logits: Tensor, b: Tensor) -> Tensor:
-        """Return log p(b) given the logits of p; b may also be a point between samples."""
+        """Return log p(b), summed over latents, where `logits` are the logits of p.
+
+        `b` contains samples, or points between samples.
+        """
         return smooth_log_prob(logits, b)
 
     def entropy(self, logits: Tensor) -> Tensor:
-        """Return the entropy of p(b) in nats, summed over latents."""
+        """Return the entropy of the layer in nats, summed over latents, given its logits."""
         probs = torch.stack((torch.sigmoid(logits), torch.sigmoid(-logits)))
         terms: Tensor = torch.special.entr(probs)
         return terms.sum((0, -1))
 
     def mean(self, logits: Tensor) -> Tensor:
-        """Return the mean of b under p(b)."""
+        """Return the mean of the latent's distribution, in the shape of `logits`."""
         return torch.sigmoid(logits)
 
     def centered(self, logits: Tensor) -> Tensor:
-        """Return logits without the component that does not affect the probabilities."""
+        """Return the logits without the component that does not affect the probabilities.
+
+        Bits have no such component. For categories, it is the mean of a latent's logits.
+        """
         return logits
 
     def log_ratio(self, prior: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return w and c such that log p(b) - log q(b) = sum(b w) + c, with a sum over latents.
 
-        `prior` contains the logits of p, and `logits` those of q.
+        `prior` contains the logits of p, and `logits` contains the logits of q. w has the shape of
+        `logits`, and c is `[R, B]`.
         """
         # The padding keeps torch.compile from fusing this sum with other operations, because the
         # fused kernel is slower.
@@ -121,7 +128,7 @@ Layer: TypeAlias = BitLayer | CategoryLayer
 
 
 def layer_of(latents: int, categories: int, raw: bool = False) -> Layer:
-    """Return a layer of bits if there are two categories, and of one-hot choices otherwise."""
+    """Return a `BitLayer` if there are two categories, and otherwise a `CategoryLayer`."""
     width = as_count(latents, 1, "latents")
     bits = as_count(categories, 2, "categories") == 2
     return BitLayer(width, raw) if bits else CategoryLayer(width, categories)
@@ -131,15 +138,16 @@ class DiscreteVAE(nn.Module):
     """A discrete VAE with any encoder and decoder.
 
     With several stochastic layers, `encoder`, `decoder` and `latents` are lists that start at the
-    layer nearest the image. A deeper encoder maps the latents of a layer, in the form that decoders
-    get, to logits of the next layer. A deeper decoder maps latents to logits of the previous layer.
+    layer nearest the image. A deeper encoder maps the latents of a layer to logits of the next
+    layer. A deeper decoder maps the latents of a layer to logits of the previous layer. Deeper
+    encoders get latents in the same form as decoders.
 
     Args:
-        encoder: Module or function from centered pixels `[R, B, pixels]` to logits
-            `[R, B, latents]`, or `[R, B, latents K]` for categories.
-        decoder: Module or function from bits as -1 and 1, `[n, R, B, latents]`, or from one-hot
-            categories, `[n, R, B, latents K]`, to inputs of the likelihood. By default, these are
-            logits of the pixels, `[n, R, B, pixels]`.
+        encoder: A module or function that maps centered pixels `[R, B, pixels]` to logits
+            `[R, B, latents]`. For categories, it maps them to `[R, B, latents K]`.
+        decoder: A module or function that maps bits as -1 and 1, `[n, R, B, latents]`, to inputs of
+            the likelihood. For categories, it maps one-hot vectors, `[n, R, B, latents K]`. By
+            default, the inputs of the likelihood are logits of the pixels, `[n, R, B, pixels]`.
         latents: The number of latent variables.
         pixel_mean: The mean to subtract from the encoder's input: `[pixels]`, or `[R, 1, pixels]`
             if replicas have different data sets.
@@ -149,7 +157,7 @@ class DiscreteVAE(nn.Module):
         likelihood: The distribution of pixels given the decoder's outputs; by default, the outputs
             are logits of bits.
         categories: K, the number of categories of each latent variable; 2 makes them bits.
-        raw: Whether the encoder gets raw pixels, and decoders get bits as 0 and 1.
+        raw: Whether the encoder gets pixels without centering, and decoders get bits as 0 and 1.
 
     >>> mean = torch.full((64,), 0.3)
     >>> vae = DiscreteVAE(nn.Linear(64, 20), nn.Linear(20, 64), latents=20, pixel_mean=mean)
@@ -194,7 +202,10 @@ class DiscreteVAE(nn.Module):
         self.register_buffer("pixel_mean", pixel_mean.detach().expand(replicas, 1, -1).clone())
 
     def extra_repr(self) -> str:
-        """Describe settings that are not submodules, for the model's fingerprint."""
+        """Return a text with the settings that are not submodules.
+
+        This text is part of the model's fingerprint.
+        """
         latents = f"latents={'x'.join(map(str, self.event_shape))}"
         bits = isinstance(self.likelihood, BernoulliPixels)
         found = latents if bits else f"{latents}, likelihood={self.likelihood}"
@@ -202,36 +213,45 @@ class DiscreteVAE(nn.Module):
 
     @property
     def event_shape(self) -> torch.Size:
-        """The shape of the first layer's logits, without replica and image axes."""
+        """The shape of the first layer's logits for one image: `[latents]` or `[latents, K]`."""
         return self.layers[0].event_shape
 
     def latent(self, logits: Tensor, context: Tensor | None = None) -> Latent:
-        """Return the first layer's latent with these logits; `context` is for RELAX."""
+        """Return the first layer's latent with these logits. Only RELAX uses the context."""
         return self.layers[0].latent(logits, context)
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the logits of q for the first layer, given images x, `[R, B, *event]`."""
+        """Return the first layer's logits of q, `[R, B, *event]`, given images `x`."""
         pixels, scaled = self.likelihood.scaled(x), self.likelihood.scaled
         inputs = pixels if self.raw else pixels - scaled(self.pixel_mean)
         return _unflatten(apply_network(self.encoder, inputs), self.event_shape, "encoder")
 
     def encode_layer(self, layer: int, below: Tensor) -> Tensor:
-        """Return the logits of q for layer `layer` (from 0), given samples of the previous one."""
+        """Return the logits of q for the layer with number `layer`, counted from 0.
+
+        `below` contains samples of layer `layer - 1`.
+        """
         outputs = self.deeper_encoders[layer - 1](self.layers[layer - 1].inputs(below))
         return _unflatten(outputs.contiguous(), self.layers[layer].event_shape, "encoder")
 
     def decode_layer(self, layer: int, b: Tensor) -> Tensor:
-        """Return the logits of p for layer `layer - 1`, given samples b of layer `layer`."""
+        """Return the logits of p for layer `layer - 1`, counted from 0.
+
+        `b` contains samples of layer `layer`.
+        """
         outputs = self.deeper_decoders[layer - 1](self.layers[layer].inputs(b))
         # A compiled backward pass requires the memory layout of the samples.
         return _unflatten(outputs.contiguous(), self.layers[layer - 1].event_shape, "decoder")
 
     def decode(self, b: Tensor) -> Tensor:
-        """Return the decoder's outputs given b1, such as pixel logits `[*lead, R, B, pixels]`."""
+        """Return the decoder's outputs, such as pixel logits `[*lead, R, B, pixels]`.
+
+        `b` contains samples of the first layer.
+        """
         return self._checked(self.decoder(self.layers[0].inputs(b)))
 
     def mean_image(self, b: Tensor) -> Tensor:
-        """Return the mean image given samples b of the first layer, `[*lead, R, B, pixels]`."""
+        """Return the mean image `[*lead, R, B, pixels]` for each sample `b` of the first layer."""
         return self.likelihood.mean(self.decode(b))
 
     def log_weights(
@@ -250,15 +270,16 @@ class DiscreteVAE(nn.Module):
             b: Samples, or points between samples.
             x: The images.
             logits: The logits of q(b|x).
-            attached: The log-weights of the first `attached` points can be differentiated with
-                respect to parameters and logits. By default, all can.
-            differentiated: The log-weights of the last `differentiated` points can be
-                differentiated with respect to these points. If none of these points is attached,
+            attached: The number of points, counted from the first, whose log-weights can be
+                differentiated with respect to parameters and logits. By default, this is the number
+                of all points.
+            differentiated: The number of points, counted from the last, whose log-weights can be
+                differentiated with respect to the points. If none of these points is attached,
                 parameters and logits are constants for them.
-            twice: Whether the gradient with respect to the points is differentiated again, which
-                needs a slower likelihood.
-            analytic_kl: Return log p(x|b) - KL(q(b|x) | p(b)) instead. The divergence is treated as
-                a constant here, and `kl` provides its gradient.
+            twice: Whether the gradient with respect to the points will be differentiated again,
+                which needs a slower likelihood.
+            analytic_kl: Whether to return log p(x|b) - KL(q(b|x) | p(b)) instead. The divergence is
+                treated as a constant here. The method `kl` provides its gradient.
         """
         if len(self.layers) > 1:
             what = "log_weights is for models of one layer"
@@ -289,11 +310,12 @@ class DiscreteVAE(nn.Module):
         return -(mean * weight).flatten(-len(self.event_shape)).sum(-1) - constant
 
     def terms(self, x: Tensor, logits: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
-        """Return the terms of log w, `[n, R, B]` per layer; term l depends on layers 1 to l only.
+        """Return the terms of the log-weight, one tensor `[n, R, B]` per layer.
 
-        The first term is log p(x|b1) - log q(b1|x). Term l is log p(b(l-1)|bl) - log q(bl|b(l-1)),
-        and the last term also contains log p(bL). `logits` has the logits of q for each layer, and
-        `samples` the samples, or points between samples.
+        The sum of all terms is log w. The first term is log p(x|b1) - log q(b1|x). Term l is
+        log p(b(l-1)|bl) - log q(bl|b(l-1)), so it depends on layers 1 to l only. The last term also
+        contains log p(bL). For each layer, `logits` contains the logits of q, and `samples`
+        contains samples, or points between samples.
         """
         found = [self.log_likelihood(samples[0], x)]
         for index in range(1, len(samples)):
@@ -309,8 +331,8 @@ class DiscreteVAE(nn.Module):
     ) -> Tensor:
         """Return log-weights `[n, R, B]` for evaluation.
 
-        The logits and the samples b are those of the first layer. Samples of deeper layers are
-        drawn.
+        `b` contains samples of the first layer, and `logits` contains its logits of q, given the
+        images `x`. This method draws the samples of deeper layers.
         """
         if len(self.layers) == 1:
             return self.log_weights(b, x, logits)
@@ -321,7 +343,10 @@ class DiscreteVAE(nn.Module):
         return torch.stack(self.terms(x, every_logits, samples)).sum(0)
 
     def sample_prior(self, count: int, generator: Generator | None = None) -> Tensor:
-        """Draw samples of the first layer from the generative model p, `[R, count, *event]`."""
+        """Return samples of the first layer, drawn from the generative model p.
+
+        The result has shape `[R, count, *event]`.
+        """
         logits = self.prior.expand(-1, count, *self.prior.shape[2:])
         b = self.layers[-1].latent(logits).sample(1, generator)[0]
         for index in reversed(range(1, len(self.layers))):
@@ -342,11 +367,12 @@ class DiscreteVAE(nn.Module):
         differentiated: bool = False,
         twice: bool = False,
     ) -> Tensor:
-        """Return log p(x|b1), `[n, R, B]`.
+        """Return the log-likelihood log p(x|b), `[n, R, B]`.
 
-        The results at the first `attached` points can be differentiated with respect to parameters;
-        by default, all can. If `differentiated`, all results can be differentiated with respect to
-        the points b. With `twice`, second derivatives are possible.
+        `b` contains samples of the first layer, or points between samples. The results at the first
+        `attached` points can be differentiated with respect to parameters; by default, all results
+        can. If `differentiated` is True, all results can be differentiated with respect to `b`. If
+        `twice` is True, second derivatives are possible.
         """
         bits = isinstance(self.likelihood, BernoulliPixels)
         if bits and twice:  # the faster functions below can be differentiated only once
@@ -364,10 +390,13 @@ class DiscreteVAE(nn.Module):
 
 
 def _unflatten(outputs: Tensor, event: Sequence[int], part: str) -> Tensor:
-    """Split the outputs of an encoder or a decoder into the axes of an event."""
+    """Split the last axis of an encoder's or decoder's outputs into the axes `event`.
+
+    Raise if the last axis has the wrong length. `part` is "encoder" or "decoder".
+    """
     if outputs.shape[-1] != (width := math.prod(event)):
-        got = f"logits [..., {width}], got {list(outputs.shape)}"
-        raise ValueError(f"the {part} must return {got}: change its last layer, or latents")
+        expected = f"the {part} must return logits [..., {width}], got {list(outputs.shape)}"
+        raise ValueError(f"{expected}: change its last layer or the argument latents")
     found: Tensor = outputs.unflatten(-1, event) if len(event) > 1 else outputs
     return found
 
@@ -375,10 +404,10 @@ def _unflatten(outputs: Tensor, event: Sequence[int], part: str) -> Tensor:
 def _attach_first(
     network: Network, b: Tensor, attached: int | None, differentiated: bool
 ) -> Tensor:
-    """Apply a network to all samples.
+    """Apply a network to all samples `b`, and return the outputs.
 
-    Only the first `attached` outputs can be differentiated with respect to parameters. If
-    `differentiated`, all outputs can be differentiated with respect to the samples b.
+    Only the first `attached` outputs can be differentiated with respect to parameters. With None,
+    all can. If `differentiated` is True, all outputs can be differentiated with respect to `b`.
     """
     if attached is None or attached == len(b):
         return apply_network(network, b)
@@ -391,10 +420,10 @@ def _attach_first(
 
 
 def _log_ratios(b: Tensor, weight: Tensor, constant: Tensor, attached: int) -> Tensor:
-    """Return sum(b weight) + constant, with a sum over the event axes.
+    """Return sum(`b` `weight`) + `constant`, `[n, R, B]`, with a sum over the event axes.
 
-    Only the results of the first `attached` points can be differentiated with respect to `weight`
-    and `constant`.
+    `weight` and `constant` are the two results of `BitLayer.log_ratio`. Only the results for the
+    first `attached` points can be differentiated with respect to them.
     """
     axis = constant.ndim + 1  # the first event axis
     if attached == len(b):
@@ -432,7 +461,10 @@ class _FirstAttached(torch.autograd.Function):
 
 
 def _with_constants(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return a function that calls a module with its parameters detached."""
+    """Return a function that calls a module and treats the module's parameters as constants.
+
+    If `function` is not a module, it is returned unchanged.
+    """
     if not isinstance(function, nn.Module):
         return function
     places = tensor_places(function, "_parameters")
@@ -460,23 +492,24 @@ def build_vae(
 ) -> DiscreteVAE:
     """Build a VAE with built-in networks and initial weights.
 
-    The weights of replica r depend on the seed and r alone, not on the number of replicas. The last
-    bias of the decoder is initially set from the mean of each pixel.
+    The initial weights of replica r depend only on the seed and r, not on the number of replicas.
+    The last bias of the decoder is computed from the mean of each pixel.
 
     Args:
         network: "linear", "nonlinear" or "pyramid".
         latents: The number of latent variables. For several layers, a list that starts at the layer
             nearest the image.
-        pixel_mean: Mean of every pixel as a probability, `[pixels]`, as from `Dataset.pixel_mean`.
+        pixel_mean: The mean of every pixel, from 0 to 1, `[pixels]`: pass `dataset.pixel_mean()`.
         replicas: The number of independent models, which is the leading axis of every parameter.
-        seed: Seed of the weights. With None, they are zero, and can be loaded from a checkpoint.
+        seed: Seed of the initial weights. With None, all weights are zero, to be loaded later.
         device: The device of the model. The weights do not depend on the device.
         categories: The number of categories of each latent variable; 2 makes them bits.
         likelihood: The distribution of pixels given the decoder's outputs; by default, the outputs
             are logits of bits.
-        encoder_scale: Factor on the initial weights of the last affine layer of every encoder.
-        raw: Whether networks get raw pixels, and bits as 0 and 1. All biases are then initially
-            zero, and the means of the pixels are not used.
+        encoder_scale: A factor for the last affine layer of every encoder. The initial weights of
+            this layer are multiplied by the factor.
+        raw: Whether encoders get pixels without centering, and networks get bits as 0 and 1. All
+            biases are then initially zero, and the mean of each pixel is not used.
     """
     if network not in NETWORKS:
         raise unknown_name("network", network, NETWORKS)

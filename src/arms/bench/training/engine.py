@@ -1,7 +1,7 @@
-"""Engines that run training steps: eagerly on a CPU, compiled or as CUDA graphs on a GPU.
+"""Runs training steps in one of three ways: eager, as a CUDA graph, or compiled.
 
-All engines draw the same noise, so their results agree up to rounding. Before PyTorch 2.13, a
-compiler may draw the noise in another order.
+On a CPU, all steps are eager. The three ways draw the same noise, so their results agree up to
+rounding. Before PyTorch 2.13, a compiler may draw the noise in another order.
 """
 
 import ctypes
@@ -27,7 +27,9 @@ if TYPE_CHECKING:  # `trainer` imports this module
 Execution: TypeAlias = Literal["auto", "eager", "graph", "compiled"]
 Compiler: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
 BLOCK = 10
-"""The largest number of steps in one CUDA graph; enough to hide the launch of the next graph."""
+"""The largest number of steps in one CUDA graph.
+
+With this number, launching the next graph takes no additional time."""
 
 ONE_THREAD_BELOW = 20_000_000
 """Below this number of multiplications per step, one thread is faster than two."""
@@ -35,7 +37,7 @@ ONE_THREAD_BELOW = 20_000_000
 M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD = -1, -2, -3
 OUT_OF_MEMORY = re.compile(
     "allocate memory|out of memory|cublas_status_alloc_failed|bad_alloc"
-    # These two are about sizes that exceed any memory.
+    # The next two messages are about sizes that exceed any memory.
     "|storage size calculation overflowed|integer multiplication overflow",
     re.IGNORECASE,
 )
@@ -44,9 +46,9 @@ OUT_OF_MEMORY = re.compile(
 def advance_to(
     trainer: "Trainer", end: int, report_every: int, execution: Execution = "auto"
 ) -> Iterator[tuple[int, bool]]:
-    """Train up to step `end`.
+    """Train up to step `end`, and yield two values after every block of steps.
 
-    After every block of steps, yield the current step, and whether a record is due at this step.
+    The two values are the current step, and whether to write a record of the metrics at this step.
     """
     engine = Engine(trainer, execution, block_of(report_every, end, trainer.steps_done))
     while trainer.steps_done < end:
@@ -56,10 +58,11 @@ def advance_to(
 
 
 def block_of(report_every: int, end: int, step: int = 0) -> int:
-    """Return the largest number of steps per block for training from `step` to `end`.
+    """Return the number of steps per block for training from `step` to `end`.
 
-    A block must end at every multiple of `report_every` and at the last step. A run that was saved
-    with another `report_every` may resume between two multiples of this one.
+    This is the largest number up to `BLOCK` for which a block ends at every multiple of
+    `report_every` and at `end`. `step` need not be a multiple of `report_every`, because a run may
+    have been saved with another `report_every`.
     """
     return math.gcd(report_every, end, step, BLOCK)
 
@@ -67,8 +70,9 @@ def block_of(report_every: int, end: int, step: int = 0) -> int:
 class Engine:
     """Runs the training steps of a trainer, block by block.
 
-    `eager` calls one kernel after the other; `graph` replays the same kernels from a CUDA graph;
-    `compiled` fuses them first. `auto` is `compiled` on a GPU and `eager` elsewhere.
+    The argument `execution` says how. With `eager`, kernels are called one after the other. With
+    `graph`, the same kernels are replayed from a CUDA graph. With `compiled`, kernels are fused,
+    and then replayed from a CUDA graph. `auto` means `compiled` on a GPU and `eager` elsewhere.
     """
 
     def __init__(
@@ -85,7 +89,7 @@ class Engine:
         self._is_small = not on_gpu and products < ONE_THREAD_BELOW
 
     def advance(self, steps: int) -> None:
-        """Train for this many steps, a multiple of `block`."""
+        """Do `steps` training steps. The number must be a multiple of `self.block`."""
         if steps % self.block:
             wanted = f"a multiple of {self.block}, the number of steps in a block"
             raise ValueError(f"steps must be {wanted}, got {steps}")
@@ -94,8 +98,8 @@ class Engine:
 
     def advance_block(self) -> None:
         """Train for one block of steps."""
-        # When a replay starts, it reads the seed and the offset of the default generator. These
-        # must be the run's own.
+        # When a replay starts, it reads the seed and the offset of the default generator. So the
+        # default generator must have the run's state.
         with self._fitting(), self.trainer.noise.active():
             if self.execution == "eager":
                 self.trainer.update()
@@ -105,11 +109,11 @@ class Engine:
         self.trainer.note_steps(self.block)
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        # The first updates compile the step and fill the optimizer's state. Then they are undone.
+        # The first updates compile the step and create the optimizer's state, and are then undone.
         with self._rewound():
             update = self._update()
-            # They run on a separate stream, as capture does. Memory cached for the default stream
-            # could not be used in the capture.
+            # These updates run on a separate stream, as the capture does. The capture could not use
+            # memory that is cached for the default stream.
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -130,7 +134,10 @@ class Engine:
 
     @contextmanager
     def _rewound(self) -> Iterator[None]:
-        """Restore the trainer's state after a `with` block, in place so that graphs stay valid."""
+        """Restore the trainer's state after a `with` block.
+
+        The state is copied into the same tensors, so that CUDA graphs stay valid.
+        """
         # `state` returns the tensors themselves, so copy them.
         before = {name: tensor.clone() for name, tensor in self.trainer.state().items()}
         try:
@@ -142,7 +149,8 @@ class Engine:
     def _fitting(self) -> Iterator[None]:
         """Set the device, the precision and the number of threads for a `with` block.
 
-        The precision is set on a GPU only, the number of threads on a CPU only. Both are restored.
+        The precision is set on a GPU only. The number of threads is set on a CPU only. After the
+        block, all settings are restored.
         """
         precision, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
         images = self.trainer.data.images
@@ -160,21 +168,22 @@ class Engine:
 
 
 class Noise:
-    """The random state of a run. During a step on a GPU, the default generator has this state.
+    """The random state of a run.
 
-    Compiled code and CUDA graphs can draw only from the default generator. `active()` puts this
-    run's state there, and restores the user's state afterwards.
+    Compiled code and CUDA graphs can draw only from the default generator of a GPU. On a GPU,
+    `active()` therefore gives the default generator the run's state for a `with` block, and then
+    restores the user's state.
     """
 
     def __init__(self, own: Generator, default: Generator | None = None) -> None:
         self._own = own
-        self._default = default  # the generator that draws must use; None: any
-        self._state = own.get_state()  # while the run is not active, on a GPU
+        self._default = default  # a GPU's default generator; None on a CPU
+        self._state = own.get_state()  # the run's state on a GPU, outside of `active()`
         self._is_active = False
 
     @classmethod
     def of(cls, seed: int, device: torch.device) -> "Noise":
-        """Create the noise of a run on a device from the run's seed."""
+        """Create the noise of a run, given the run's seed and device."""
         own = seeded_generator(seed, "train", device=str(device))
         if device.type != "cuda":
             return cls(own)
@@ -183,12 +192,12 @@ class Noise:
 
     @property
     def generator(self) -> Generator | None:
-        """The generator to draw with inside `active()`; None means the default generator."""
+        """The generator to use inside `active()`. None means the default generator."""
         return self._own if self._default is None else None
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let draws inside a `with` block use this run's random numbers."""
+        """Make random draws inside a `with` block use this run's random state."""
         if self._default is None or self._is_active:
             yield
             return
@@ -205,35 +214,35 @@ class Noise:
             self._is_active = False
 
     def get_state(self) -> Tensor:
-        """Return the state of the run's generator as bytes."""
+        """Return the run's random state as a tensor of bytes."""
         holder = self._holder()
         return holder.get_state() if holder else self._state
 
     def set_state(self, state: Tensor) -> None:
-        """Set the state of the run's generator to a state that `get_state` returned."""
+        """Set the run's random state to a state that `get_state` returned."""
         if holder := self._holder():
             holder.set_state(state.cpu())
         else:
             self._state = state.cpu()
 
     def _holder(self) -> Generator | None:
-        """Return the generator that currently contains the run's state, or None."""
+        """Return the generator that has the run's random state now, or None if there is none."""
         if self._default is None:
             return self._own
         return self._default if self._is_active else None
 
 
 def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None]:
-    """Return a form of `trainer.update` with compiled parts.
+    """Return a function that does the same as `trainer.update`, but with compiled parts.
 
-    Compilation may draw random numbers and add to the sums of metrics, which the caller undoes.
+    Compilation may draw random numbers and add to the sums of metrics. The caller must undo this.
     """
     apply = compiler(_with_own_code(trainer.apply))
     if not trainer.needs.derivatives and not trainer.estimator_parameters:
         estimate = compiler(_with_own_code(trainer.draw_and_estimate))
         return lambda: trainer.update(estimate, apply)
-    # Derivatives at points, and the gradients of an estimator's parameters, are computed inside the
-    # step. Compilers do not support this, so the step is first written as plain operations.
+    # Derivatives at points and gradients of an estimator's parameters are computed inside the step.
+    # Compilers do not support this, so the step is first converted to plain operations.
     traced = trace(lambda: list(trainer.gradients()))
     if traced is None:
         return lambda: trainer.update(apply=apply)
@@ -248,11 +257,12 @@ def compiled_update(trainer: "Trainer", compiler: Compiler) -> Callable[[], None
 
 
 def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a copy of a method with a code object of its own.
+    """Return a copy of a method with a separate code object.
 
-    PyTorch caches compilations per code object, and limits their number. With a separate code
-    object, the compilations of a trainer are freed with it, and do not count for other trainers. A
-    reset of the compiler, which would also affect the user's functions, is not necessary.
+    PyTorch caches compilations per code object, and limits the number of compilations per code
+    object. With a separate code object, the compilations of a trainer are freed together with the
+    trainer, and do not count for other trainers. Otherwise, the compiler would have to be reset,
+    which would also affect the user's functions.
     """
     assert isinstance(method, MethodType)
     own = method.__func__
@@ -261,22 +271,28 @@ def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def check_execution(execution: Execution, device: str) -> None:
-    """Raise if the device does not support this kind of execution."""
+    """Raise if `execution` needs a GPU but `device` is not a GPU."""
     if execution in ("graph", "compiled") and not device.startswith("cuda"):
         what = f"execution {execution!r} needs a GPU, but the run is on {device}"
         raise ValueError(f"{what}: use 'eager'")
 
 
 def choose_device(device: str | torch.device) -> str:
-    """Return the name of an available device; `auto` is the GPU if there is one."""
+    """Return the name of a device; raise if this machine does not have it.
+
+    With "auto", the result is "cuda" if there is a GPU, and otherwise "cpu".
+    """
     name = planned_device(device)
     if name != "cpu" and (why := _why_not(name)):
-        raise ValueError(f"the device {name!r} is not available, {why}: use auto or cpu")
+        raise ValueError(f"the device {name!r} is not available, because {why}: use auto or cpu")
     return name
 
 
 def planned_device(device: str | torch.device) -> str:
-    """Return the name of a device without checking whether this machine has it."""
+    """Return the name of a device. "auto" becomes "cuda" if there is a GPU, otherwise "cpu".
+
+    Unlike `choose_device`, this function does not check whether this machine has the device.
+    """
     name = str(device)
     if name == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
@@ -286,7 +302,7 @@ def planned_device(device: str | torch.device) -> str:
 
 
 def _why_not(name: str) -> str:
-    """Return why the GPU with this name is not available, or "" if it is."""
+    """Return the reason why the GPU with this name is not available, or "" if it is available."""
     if not torch.backends.cuda.is_built():
         return "this PyTorch is built without CUDA"
     if not torch.cuda.is_available():
@@ -296,12 +312,12 @@ def _why_not(name: str) -> str:
 
 
 def keep_freed_memory() -> bool:
-    """Make the C allocator keep freed memory, for the entire process.
+    """Make the C allocator keep freed memory, and return whether this was possible.
 
-    A training step allocates and frees the same memory a hundred times a second. Memory that is
-    returned to the system must be zeroed again, which takes a seventh of a step on a CPU. This
-    works with glibc only; otherwise nothing happens, and the function returns False. Only commands
-    should call it.
+    Training allocates and frees the same memory a hundred times a second. If this memory is
+    returned to the system, the system must zero it again, which takes a seventh of the time of a
+    step on a CPU. The setting needs glibc, and applies to the entire process. Therefore only
+    programs should call this function, such as the `arms` command.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -314,9 +330,10 @@ def keep_freed_memory() -> bool:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Return whether a lack of memory caused an error.
+    """Return whether `error` was caused by a lack of memory.
 
-    The errors that led to this one are also checked, because the capture of a graph may hide them.
+    The errors that led to `error` are checked too. During the capture of a CUDA graph, a lack of
+    memory may raise a different error last.
     """
     if error is None:
         return False
@@ -326,7 +343,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 
 
 def free_memory() -> None:
-    """Free memory that is no longer used, such as the last ensemble and its compiled step."""
+    """Free memory that is no longer used, such as the memory of an ensemble that has ended."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

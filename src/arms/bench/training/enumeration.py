@@ -1,6 +1,6 @@
-"""The exact gradient of a VAE with few states.
+"""The exact gradient of a VAE whose latents have few states.
 
-Each state is decoded once per batch, because the decoder's outputs do not depend on the image. All
+The decoder's outputs do not depend on the image, so each state is decoded only once per batch. All
 further computations are matrix products.
 """
 
@@ -22,10 +22,11 @@ def states_of(model: DiscreteVAE) -> Tensor:
 def estimate_states(
     model: DiscreteVAE, states: Tensor, x: Tensor, logits: Tensor, *, analytic_kl: bool = False
 ) -> Estimate:
-    """Return the estimate that `arms.Exact` would make, for a model with one layer.
+    """Return the same estimate as `arms.Exact`, for a model with one layer.
 
-    With f(s) the objective at state s, the value is E[f], and the gradient is E[(f - E[f]) s].
-    `logits` must be constants.
+    If f(s) is the objective at state s, then `Estimate.value` is E[f], and `Estimate.grad` is
+    E[(f - E[f]) s]. `states` is the result of `states_of`, `x` are the images, and `logits` are the
+    logits of q, detached.
     """
     flat, shape = states.flatten(1), states.shape[1:]
     # log q(s) is linear in s, and normalized over all states.
@@ -47,6 +48,7 @@ def estimate_states(
 def _products(states: Tensor, vectors: Tensor, event_dims: int) -> Tensor:
     """Return the inner product of every state with every vector, `[S, R, B]`.
 
-    `states` are flat, `[S, numbers]`. `vectors` `[R, B, *event]` have `event_dims` event axes.
+    `states` contains S flat states, `[S, numbers]`. `vectors` is `[R, B, *event]`, where the event
+    has `event_dims` axes.
     """
     return torch.einsum("se,rbe->srb", states, vectors.flatten(-event_dims))

@@ -1,4 +1,4 @@
-"""The gradients of a VAE with several stochastic layers, from n chains."""
+"""Estimates the gradients of a VAE with several stochastic layers, using n chains."""
 
 from typing import NamedTuple
 
@@ -17,14 +17,16 @@ The model guarantees their shapes. Values that are not finite become visible in 
 
 
 class LayeredEstimate(NamedTuple):
-    """The estimate for a model with several layers, like `Estimate` for one layer."""
+    """The estimate for a model with several layers. For one layer, `Estimate` is used."""
 
     logits: tuple[Tensor, ...]
-    """The logits of each layer, attached to its encoder."""
+    """The logits of each layer. Autograd can differentiate them with respect to the encoders."""
     grads: tuple[Tensor, ...]
     """The gradients with respect to the logits of each layer, detached."""
     value: Tensor
-    """The ELBO estimated from the samples, `[R, B]`, attached to decoders and prior."""
+    """An estimate of the ELBO from the samples, `[R, B]`.
+
+    Autograd can differentiate it with respect to the decoders and the prior."""
     values: Tensor
     """The log-weights of the chains, `[n, R, B]`."""
 
@@ -34,9 +36,10 @@ def estimate_chains(
 ) -> LayeredEstimate:
     """Estimate the gradient of every layer from n chains.
 
-    Each layer learns from its own term and the terms of later layers. The estimator is used for the
-    first layer. In deeper layers, the baseline of a chain is computed from the other chains, as in
-    `arms.draw(..., given=)`. Derivatives at the first layer treat deeper layers as constants.
+    The gradient of a layer uses the layer's own term of the log-weight, and the terms of later
+    layers. `estimator` is used for the first layer. In deeper layers, the baseline of a chain is
+    computed from the other chains, as in `arms.draw(..., given=)`. Derivatives with respect to the
+    first layer treat deeper layers as constants.
     """
     logits = [model.encode(x)]
     first = draw_ahead(estimator, model.latent(logits[0].detach(), x), generator)

@@ -1,8 +1,8 @@
-"""Optimizers with accessible state, and learning rates.
+"""The optimizer Adam, whose state can be saved, and learning rates.
 
-Rates are computed on the device, so that a CUDA graph can be replayed while they change. PyTorch's
-private kernels were tried on 2.11 and 2.13, and are expected from 2.8 on. With other versions,
-public operations are used, which are slower, and give the same results up to rounding.
+Rates are computed on the device, so that they can change while a CUDA graph is replayed. PyTorch's
+private kernels were tried on versions 2.11 and 2.13, and are expected from 2.8 on. With other
+versions, public operations are used. They are slower, and give the same results up to rounding.
 """
 
 import math
@@ -22,12 +22,12 @@ HAS_FUSED_ADAM = hasattr(torch, "_fused_adam_")
 FIRST_DECAY = 0.9
 SECOND_DECAY = 0.999
 EPSILON = 1e-7
-"""The default of TensorFlow, which the ARMS paper uses."""
+"""Adam's epsilon. The ARMS paper uses this value, which is the default of TensorFlow."""
 RATE_FIELDS = (
     *("learning_rate", "prior_learning_rate"),
     *("schedule", "warmup_steps", "decay_every", "decay_factor"),
 )
-"""Fields that determine learning rates, in which runs of an ensemble may differ."""
+"""Fields that determine learning rates. Runs of an ensemble may differ in these fields."""
 
 
 class Optimizer(ABC):
@@ -37,21 +37,25 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-        """Update every parameter in place, with one gradient per parameter.
+        """Update every parameter in place.
 
-        `rate` is one number, or has one per replica, `[R]`. `count` is the number of steps,
-        including this one, as a tensor without axes.
+        `grads` contains one gradient per parameter. `rate` is a tensor without axes, or contains
+        one learning rate per replica, `[R]`. `count` is a tensor without axes. It is the number of
+        steps, including this step.
         """
 
     @abstractmethod
     def state(self) -> dict[str, list[Tensor]]:
-        """Return the state: for each kind, one tensor per parameter, of the parameter's shape."""
+        """Return the optimizer's state as lists of tensors, by name.
+
+        Each list has one tensor per parameter, of the same shape as the parameter.
+        """
 
     @abstractmethod
     def second_moments(self) -> list[Tensor]:
         """Return the moving averages of the squared gradients, one tensor per parameter.
 
-        They decay with `SECOND_DECAY`, and are not bias-corrected.
+        The averages decay with `SECOND_DECAY`. They start at 0, and this start is not corrected.
         """
 
 
@@ -66,10 +70,10 @@ class Moments(NamedTuple):
 
 
 def fused_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-    """Do a step of Adam with a single rate on contiguous tensors, in one pass over memory.
+    """Do a step of Adam in one pass over memory.
 
-    `torch.optim.Adam(fused=True)` calls the same kernel, but its overhead exceeds the time of the
-    kernel.
+    All tensors must be contiguous, and `rate` must be a single number. `torch.optim.Adam` with
+    `fused=True` calls the same kernel, but its overhead exceeds the time of the kernel.
     """
     if not HAS_FUSED_ADAM:
         foreach_adam_(adam, grads, rate, count)
@@ -92,10 +96,10 @@ def fused_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def foreach_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-    """Do a step of Adam with one rate or rates `[R]`, on any tensors.
+    """Do a step of Adam on lists of tensors, which need not be contiguous.
 
-    The compiler makes one kernel of this function. From a loop over parameters, it would make one
-    kernel per parameter.
+    `rate` is a single number, or contains one rate per replica, `[R]`. The compiler makes a single
+    kernel of this function. From a loop over parameters, it would make one kernel per parameter.
     """
     if not HAS_FOREACH:
         plain_adam_(adam, grads, rate, count)
@@ -113,7 +117,10 @@ def foreach_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: T
 
 
 def plain_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Tensor) -> None:
-    """Do a step of Adam with public operations only."""
+    """Do a step of Adam that uses only public operations of PyTorch.
+
+    `rate` is a single number, or contains one rate per replica, `[R]`.
+    """
     first, second = adam.decays
     rates = per_parameter(rate / (1 - first**count), adam.parameters)
     for parameter, mean, square, grad, own in zip(
@@ -125,9 +132,10 @@ def plain_adam_(adam: Moments, grads: Sequence[Tensor], rate: Tensor, count: Ten
 
 
 def per_parameter(rate: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return one tensor of rates for each parameter, which broadcasts with the parameter.
+    """Return one tensor of learning rates per parameter. It broadcasts with the parameter.
 
-    A single rate is repeated. Rates `[R]` are aligned with the leading axis of the parameter.
+    `rate` is a single number, or contains one rate per replica, `[R]`. The replica axis is aligned
+    with the leading axis of each parameter.
     """
     if rate.ndim == 0:
         return [rate] * len(parameters)
@@ -135,7 +143,7 @@ def per_parameter(rate: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def lerp_all_(targets: Sequence[Tensor], sources: Sequence[Tensor], weight: float) -> None:
-    """Move each target towards its source in place, by the fraction `weight` of the difference."""
+    """Replace each target by `target + weight * (source - target)`, in place."""
     if HAS_FOREACH:
         torch._foreach_lerp_(list(targets), list(sources), weight)
         return
@@ -144,7 +152,7 @@ def lerp_all_(targets: Sequence[Tensor], sources: Sequence[Tensor], weight: floa
 
 
 class Adam(Optimizer):
-    """Adam as a single kernel on every device."""
+    """The optimizer Adam. A step is a single kernel on every device."""
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         self.parameters = list(parameters)
@@ -169,13 +177,19 @@ class Adam(Optimizer):
 
 
 def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
-    """Return the optimizer of a run for the given parameters. Add other optimizers here."""
+    """Return a new optimizer for the given parameters.
+
+    To support other optimizers, choose among them here.
+    """
     return Adam(parameters)
 
 
 @torch.no_grad()
 def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor) -> None:
-    """Do a step of plain gradient descent in place, with one rate or with rates `[R]`."""
+    """Do a step of plain gradient descent, and update the parameters in place.
+
+    `rate` is a single number, or contains one rate per replica, `[R]`.
+    """
     rates = per_parameter(rate, parameters)
     for parameter, grad, own in zip(parameters, grads, rates, strict=True):
         parameter.addcmul_(grad, own, value=-1)
@@ -184,7 +198,8 @@ def descend(parameters: Sequence[Tensor], grads: Sequence[Tensor], rate: Tensor)
 class LearningRates:
     """The learning rates of Adam and of the prior, for each replica and step.
 
-    Rates are `[R]`, or `[]` if all replicas share them, which is faster.
+    A rate is a tensor `[R]`. If all replicas have the same rates, it is a tensor without axes,
+    which is faster.
     """
 
     def __init__(self, configs: Sequence[TrainConfig], device: str | torch.device) -> None:
@@ -202,7 +217,7 @@ class LearningRates:
         self._decay = self._column(lambda c: c.decay_factor if c.schedule == "step" else 1)
 
     def after(self, steps_done: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rate of Adam and the rate of the prior for the next step."""
+        """Return the rate of Adam and the rate of the prior for the step after `steps_done`."""
         if not self._changes:
             return self._rate, self._prior_rate
         # The prior follows the same schedule. Otherwise, it would still move at the end.
@@ -210,14 +225,20 @@ class LearningRates:
         return self._rate * now, self._prior_rate * now
 
     def _factor(self, steps_done: Tensor) -> Tensor:
-        """Return the product of the factors for warmup, cosine decay and stepwise decay."""
+        """Return the factor by which the schedule multiplies both rates at the next step.
+
+        It is the product of the factors for warmup, cosine decay and stepwise decay.
+        """
         rise = ((steps_done + 1) / self._warmup.clamp(min=1)).clamp(max=1)
         progress = ((steps_done - self._warmup) / (self._steps - self._warmup)).clamp(0, 1)
         fall = 1 - self._cosine * (1 - torch.cos(math.pi * progress)) / 2
         return rise * fall * self._decay ** torch.floor(steps_done / self._decay_every)
 
     def _column(self, value: Callable[[TrainConfig], float]) -> Tensor:
-        """Return a field of the configurations as `[R]`, or `[]` if all runs share their rates."""
+        """Return a tensor with `value(config)` for each replica, `[R]`.
+
+        If all runs have the same rates, the tensor has no axes.
+        """
         found = [value(config) for config in self._configs]
         # The fused Adam takes the rate in double precision on a CPU, and in single on a GPU.
         dtype = torch.float64 if self._device.type == "cpu" else torch.float32

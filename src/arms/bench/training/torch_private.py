@@ -31,11 +31,12 @@ INDUCTOR: dict[str, str | int | bool | Callable[..., Any]] = {
 
 
 def trace(function: Callable[[], Sequence[Tensor]]) -> tuple[GraphModule, Draws] | None:
-    """Run a function, and return it as a graph of plain operations, and its random draws.
+    """Run a function, and convert it to a graph of plain operations.
 
-    The graph takes the random numbers as inputs, which the draws create. Compilers do not support
-    second derivatives, but `make_fx` writes them as plain operations. If PyTorch has no `make_fx`,
-    the result is None, and the function must run without compilation.
+    The first result is the graph. Its inputs are random numbers. The second result is a list of
+    functions that draw these random numbers. Compilers do not support second derivatives, but
+    `make_fx` writes them as plain operations. If PyTorch has no `make_fx`, the result is None, and
+    the function must run without compilation.
     """
     if make_fx is None:
         return None
@@ -44,10 +45,10 @@ def trace(function: Callable[[], Sequence[Tensor]]) -> tuple[GraphModule, Draws]
 
 
 def take_out_noise(traced: GraphModule) -> Draws:
-    """Replace the random draws in a graph by inputs, for PyTorch < 2.13.
+    """Replace the random draws in a graph by inputs, and return functions that draw them.
 
-    Return functions that make these draws, in the order of the inputs. Only draws before the first
-    one that depends on other values, such as dropout, are converted.
+    The functions are in the order of the inputs. If a draw depends on other values, as in dropout,
+    this draw and all later draws stay in the graph. PyTorch before 2.13 needs this replacement.
     """
     random = [
         node
@@ -66,7 +67,10 @@ def take_out_noise(traced: GraphModule) -> Draws:
 
 
 def inductor_options() -> dict[str, str | int | bool | Callable[..., Any]]:
-    """Return the options in `INDUCTOR` that this PyTorch supports; others would raise an error."""
+    """Return the options in `INDUCTOR` that the installed version of PyTorch supports.
+
+    Other options would raise an error.
+    """
     try:
         from torch._inductor import list_options
     except ImportError:

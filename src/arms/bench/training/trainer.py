@@ -1,6 +1,6 @@
-"""One training step, without device-to-host synchronization, and the state of a run.
+"""The training step, and the state of a run.
 
-A checkpoint holds these tensors:
+A training step does not wait for the GPU. A checkpoint contains these tensors:
 
 | name | what | replica axis |
 |---|---|---|
@@ -12,8 +12,8 @@ A checkpoint holds these tensors:
 | `generator` | state of the noise, as bytes | no |
 | `counts` | number of steps done, and of steps in the sums | no |
 
-A user's own model of one replica may lack this axis, because the state of a single run is never
-split.
+A user's own model of one replica may lack the replica axis, because the state of a single run is
+never split.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -42,32 +42,35 @@ from arms.estimate import estimate
 from arms.estimators import Estimate, Estimator, ExtraSample, Learnable, variance_loss
 
 BackwardStarts: TypeAlias = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]
-"""The tensors where backpropagation starts, and the gradient for each of these tensors.
+"""The tensors where backpropagation starts, and a gradient for each of these tensors.
 
-The tensors are the logits, the value, the divergence if it is analytic, and the loss of the
-estimator's parameters if there are any."""
+The tensors are the logits, `Estimate.value`, the divergence if it is analytic, and the loss of the
+estimator's parameters if the estimator has parameters."""
 State: TypeAlias = Mapping[str, Tensor]
 
 MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT = "model.", "estimator.", "optimizer.", "mean_grad."
 SUM, GENERATOR, STEP_COUNTS = "sum.", "generator", "counts"
 CODE_IMAGES = 200
-"""Number of training images for statistics of codes; few, so that records stay cheap."""
+"""Number of images for statistics of codes. It is small, so that a record takes little time."""
 
 
 class Trainer:
-    """A run in memory: model, estimator, optimizers and noise. Train it with `step()` or `fit()`.
+    """A run in memory: its model, estimator, optimizers and noise.
 
-    `fit` does not call `step`, and on a GPU it may not call `update`. To change a step, change
-    `draw_and_estimate` or `apply`.
+    To train, call `step()` or `fit()`. `fit` does not call `step`, and on a GPU it may not call
+    `update`. To change what a training step does, override `draw_and_estimate` or `apply`.
 
     Args:
-        config: The configuration; for an ensemble, with the replicas of all its runs.
-        dataset: The data set; or several data sets, each for an equal share of the replicas, in
-            order. If there are several, `model` is required.
-        device: Where to train.
-        model: A model to use instead of the configured one, with fresh weights.
-        estimator: An estimator to use instead of the configured one.
-        rates: The learning rates, if the runs of an ensemble have different ones.
+        config: The configuration. For an ensemble, `replicas` is the number of replicas of all runs
+            together.
+        dataset: The data set, or a list of data sets. In a list, the first data set is for the
+            first replicas, and so on, and all have the same number of replicas. If there are
+            several data sets, `model` is required.
+        device: The device on which to train.
+        model: A model to use instead of the configured model. Its weights are the initial weights.
+        estimator: An estimator to use instead of the configured estimator.
+        rates: The learning rates. This is only needed if the runs of an ensemble have different
+            learning rates.
     """
 
     def __init__(
@@ -82,8 +85,8 @@ class Trainer:
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
         replicas, batch = config.replicas, config.batch_size
         if model is None and len(datasets) > 1:
-            what = f"with {len(datasets)} data sets, model must be given"
-            raise ValueError(f"{what}: arms.bench.runs.ensemble makes one")
+            what = f"with {len(datasets)} data sets, the argument model must be given"
+            raise ValueError(f"{what}: arms.bench.runs.ensemble makes such a model")
         self.config = config
         self.data = TrainingImages.of(datasets, replicas, device)
         self.device = self.data.images.device
@@ -93,7 +96,7 @@ class Trainer:
         check_categories_and_layers(model, config)
         self.model = model.to(device)
         self.noise = Noise.of(config.seed, self.device)
-        # On a GPU, None: compiled code can draw only from the default generator.
+        # On a GPU, this is None, because compiled code can draw only from the default generator.
         self._generator = self.noise.generator
         pixels = self.data.images.shape[1]
         self.estimator = prepared_estimator(config, model.event_shape, pixels, device, estimator)
@@ -101,7 +104,7 @@ class Trainer:
         enumerates = isinstance(self.estimator.design, AllStates)
         self._states = states_of(model) if enumerates else None
         for layer in model.modules():
-            if isinstance(layer, ReplicaLinear):  # bfloat16 excludes second derivatives
+            if isinstance(layer, ReplicaLinear):  # bfloat16 allows no second derivatives
                 roughly = config.precision == "medium" and not self.needs.second_order
                 layer.bfloat16_backward = roughly
         self._build_optimizers()
@@ -110,17 +113,17 @@ class Trainer:
         self._scale = -1 / batch  # the loss is minus the mean over images
         self._value_start = self.model.prior.new_full((replicas, batch), self._scale)
         self.steps_done = 0
-        # The step itself increases this count on the device, so that a replayed CUDA graph does
-        # too.
+        # The step itself increases this count on the device, so that a replayed CUDA graph also
+        # increases it.
         self.steps_on_device = torch.zeros((), device=device)
         means = [key for key, metric in METRICS.items() if metric.mean_over_steps]
         self.sums = {key: torch.zeros(replicas, device=device) for key in means}
         self.summed_steps = 0
 
     def _build_optimizers(self) -> None:
-        """Build optimizers: one for the encoder, one for the decoder and the estimator.
+        """Build two optimizers: one for the encoder, and one for the decoder and the estimator.
 
-        The prior needs no optimizer, because it uses plain gradient descent.
+        The prior needs no optimizer, because it is trained with plain gradient descent.
         """
         model = self.model
         encoder = [p for module in model.encoder_modules() for p in module.parameters()]
@@ -140,7 +143,7 @@ class Trainer:
         ]
 
     def step(self) -> None:
-        """Do one training step: draw a batch, estimate the gradient, update the parameters."""
+        """Do one training step: draw a batch, estimate the gradient, and update the parameters."""
         with self.noise.active():
             self.update()
         self.note_steps(1)
@@ -150,20 +153,22 @@ class Trainer:
         draw_and_estimate: Callable[[], BackwardStarts] | None = None,
         apply: Callable[[Sequence[Tensor]], None] | None = None,
     ) -> None:
-        """Do the part of a step that runs on the device, which a CUDA graph can capture.
+        """Do the part of a training step that runs on the device. A CUDA graph can capture it.
 
-        `draw_and_estimate` and `apply` replace the methods of these names, for example by compiled
-        forms. On a GPU, the step draws from the default generator, so call `update` inside
-        `with noise.active()`.
+        The functions `draw_and_estimate` and `apply` are called instead of the methods with the
+        same names. They may be compiled forms of these methods. On a GPU, random numbers come from
+        the default generator, so call `update` inside `with noise.active()`.
         """
         (apply or self.apply)(self.gradients(draw_and_estimate))
 
     def gradients(
         self, draw_and_estimate: Callable[[], BackwardStarts] | None = None
     ) -> Sequence[Tensor]:
-        """Draw a batch, and return the gradients of the loss as a flat list.
+        """Draw a batch, and return the gradient of the loss for each parameter.
 
-        The list follows the order of the parameters: encoder, decoder, estimator and prior.
+        The gradients are in this order: those of the encoder's parameters, then the decoder's, the
+        estimator's and the prior's. The function `draw_and_estimate` is called instead of the
+        method with this name.
         """
         parameters = [*self.optimizer_parameters, *self.prior]
         pairs = zip(*(draw_and_estimate or self.draw_and_estimate)(), strict=True)
@@ -177,7 +182,7 @@ class Trainer:
         return found
 
     def note_steps(self, steps: int) -> None:
-        """Add to the count of all steps done, and to the count of steps in the sums of metrics."""
+        """Note that `steps` more steps were done and were added to the sums of metrics."""
         self.steps_done += steps
         self.summed_steps += steps
 
@@ -211,17 +216,23 @@ class Trainer:
         return outputs, starts
 
     def _add_to_sums(self, elbo: Tensor) -> None:
-        """Add the ELBO `[R]` to its sum. Do the same here for any other metric with a sum."""
+        """Add the ELBO of a step, `[R]`, to the sum of ELBOs.
+
+        Other metrics that are averaged over steps can be added to their sums here.
+        """
         self.sums[TRAIN_ELBO.key].add_(elbo)
 
     def _num_attached(self, points: int) -> int:
-        """Return how many points, counted from the first, train the decoder and the prior."""
+        """Return how many of the `points` points train the decoder and the prior.
+
+        These points come first, before all others.
+        """
         enumerates = self.needs.evaluations is None
         samples = points if enumerates else self.estimator.design.num_samples
         return min(points, self.estimator.target.num_attached(samples))
 
     def _elbo(self, found: Estimate) -> Tensor:
-        """Return the ELBO of each replica `[R]`, averaged over samples and batch."""
+        """Return the ELBO of each replica, `[R]`, averaged over samples and images."""
         if self.estimator.design.weighted:
             return found.value.detach().mean(-1)
         values = found.values.detach()
@@ -229,14 +240,14 @@ class Trainer:
         return (values[1:] if isinstance(self.estimator, ExtraSample) else values).mean((0, 2))
 
     def _estimate_layers(self, x: Tensor) -> BackwardStarts:
-        """Return the result of `draw_and_estimate` for images x and a model of several layers."""
+        """Do the work of `draw_and_estimate` for a model of several layers, given images `x`."""
         found = estimate_chains(self.model, self.estimator, x, self._generator)
         self._add_to_sums(found.values.detach().mean((0, 2)))
         starts = [self._scale * grad for grad in found.grads]
         return (*found.logits, found.value), (*starts, self._value_start)
 
     def apply(self, grads: Sequence[Tensor]) -> None:
-        """Update all parameters, given the result of the method `gradients`."""
+        """Update all parameters. `grads` is the result of the method `gradients`."""
         inner, outer = len(self.encoder_weights), len(self.optimizer_parameters)
         with torch.no_grad():
             # Steps are counted from 0 here, and from 1 in Adam's correction.
@@ -251,14 +262,14 @@ class Trainer:
     def fit(
         self, steps: int | None = None, *, on_record: Callable[[Record], None] | None = None
     ) -> list[Record]:
-        """Train, and return a record of the metrics every `config.report_every` steps.
+        """Train, and return a list with one record of the metrics per `config.report_every` steps.
 
-        Nothing is written to disk, and no progress is shown. `arms.bench.train` trains in the same
-        way in a run directory, and evaluates at the end. `config.evaluate_every` has no effect
-        here, and a replica that diverges is not stopped.
+        Nothing is written to disk, and no progress is shown. `config.evaluate_every` has no effect
+        here, and a replica that diverges is not stopped. `arms.bench.train` does the same training
+        steps, but writes to a run directory and evaluates the model at the end.
 
         Args:
-            steps: The number of further steps. By default, training continues up to `config.steps`.
+            steps: The number of steps to do. By default, training continues up to `config.steps`.
             on_record: A function that is called with every record.
         """
         left = self.config.steps - self.steps_done if steps is None else as_count(steps, 0, "steps")
@@ -281,9 +292,9 @@ class Trainer:
         return {"step": self.steps_done, **means, GRADIENT_VARIANCE.key: variances, **codes}
 
     def code_statistics(self) -> dict[str, Tensor]:
-        """Compute `arms.bench.models.code_statistics` for the first training images.
+        """Return `arms.bench.models.code_statistics` for the first training images.
 
-        The pixels of these images are the same in every call.
+        If the pixels are random bits, they are the same in every call.
         """
         noise = seeded_generator(self.config.seed, "codes", device=str(self.device))
         bits = self.model.likelihood.binarizes_input
@@ -292,10 +303,11 @@ class Trainer:
         return code_statistics(self.model, x.expand(self.config.replicas, -1, -1))
 
     def gradient_variance(self) -> Tensor:
-        """Return EMA(g^2) - EMA(g)^2, averaged over the encoder's parameters, `[R]`.
+        """Return the variance of the encoder's gradient, `[R]`, averaged over the parameters.
 
-        EMA is a moving average over steps, corrected for its start at zero, and g is the gradient.
-        The ARMS paper shows this quantity. It includes the noise of the minibatch.
+        The variance of a parameter's gradient g is EMA(g^2) - EMA(g)^2. EMA is a moving average
+        over steps, corrected for its start at zero. The ARMS paper shows this quantity. It includes
+        the noise of the minibatch.
         """
         replicas = self.config.replicas
         correction = 1 - SECOND_DECAY ** max(1, self.steps_done)
@@ -307,7 +319,10 @@ class Trainer:
         return total / max(1, sum(p.numel() for p in self.encoder_weights) // replicas)
 
     def take_means(self) -> dict[str, Tensor]:
-        """Return each metric's mean `[R]` over the steps since the last call; reset the sums."""
+        """Return the mean of each metric, `[R]`, over the steps since the last call.
+
+        The sums of metrics are reset to zero.
+        """
         means = {key: total / max(1, self.summed_steps) for key, total in self.sums.items()}
         for total in self.sums.values():
             total.zero_()
@@ -315,13 +330,16 @@ class Trainer:
         return means
 
     def take_elbo(self) -> Tensor:
-        """Return the mean ELBO `[R]` since the last call; reset the sums of all metrics."""
+        """Return the mean ELBO, `[R]`, over the steps since the last call.
+
+        The sums of all metrics are reset to zero.
+        """
         return self.take_means()[TRAIN_ELBO.key]
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state for a checkpoint.
+        """Return the tensors of a checkpoint by name; the module docstring lists the names.
 
-        Except for `generator` and `counts`, the values are the trainer's own tensors, not copies.
+        The trainer's own tensors are returned, not copies, except for `generator` and `counts`.
         """
         tensors = {f"{MODEL}{name}": one for name, one in self.model.state_dict().items()}
         lists: dict[str, Sequence[Tensor]] = {ESTIMATOR: self.estimator_parameters}
@@ -338,7 +356,10 @@ class Trainer:
         return tensors
 
     def load_state(self, tensors: State) -> None:
-        """Restore a state that `state()` returned, by copies into the trainer's own tensors."""
+        """Restore a state that `state()` returned.
+
+        The values are copied into the trainer's own tensors.
+        """
         own = self.state()
         check_fits(tensors, own, self.device)
         with torch.no_grad():  # in place: a CUDA graph knows these tensors by their address
@@ -363,9 +384,10 @@ def prepared_estimator(
     device: str,
     estimator: Estimator | None = None,
 ) -> Estimator:
-    """Return the estimator of a run with new parameters for all replicas.
+    """Return a run's estimator, with new parameters for all replicas.
 
-    `estimator` replaces the configured one. `event` is the event shape of the logits.
+    If `estimator` is given, it is used instead of the configured estimator. `event` is the event
+    shape of the logits. `pixels` is the number of pixels of an image.
     """
     generator = seeded_generator(config.seed, "estimator", device=device)
     batch = (config.replicas, config.batch_size)
@@ -387,7 +409,7 @@ def prepared_estimator(
 
 
 def check_replicas(model: DiscreteVAE, replicas: int) -> None:
-    """Raise if the model or a parameter does not have this number of replicas."""
+    """Raise if the model or one of its parameters does not have `replicas` replicas."""
     if (got := model.replicas) != replicas:
         expected = f"the model must have {replicas} replicas, as the configuration says"
         raise ValueError(f"{expected}, got {got}")
@@ -395,14 +417,14 @@ def check_replicas(model: DiscreteVAE, replicas: int) -> None:
         if parameter.ndim == 0 or len(parameter) != replicas:
             raise ValueError(
                 f"with {replicas} replicas every parameter must have a leading axis of length "
-                f"{replicas}, got {name} of shape {list(parameter.shape)}: pass a function "
-                "that makes a model of one replica as model, or use layers such as "
-                "arms.bench.models.ReplicaLinear"
+                f"{replicas}, got {name} of shape {list(parameter.shape)}: the argument model must "
+                "be a function that makes a model of one replica, or its layers must have a "
+                "replica axis, as arms.bench.models.ReplicaLinear has"
             )
 
 
 def check_categories_and_layers(model: DiscreteVAE, config: TrainConfig) -> None:
-    """Raise if the model contradicts the configuration's categories or layers."""
+    """Raise if the model and the configuration differ in their categories or layers."""
     if config.categories not in (2, model.categories):
         raise ValueError(
             f"the configuration has categories={config.categories}, but the model has "
@@ -415,17 +437,23 @@ def check_categories_and_layers(model: DiscreteVAE, config: TrainConfig) -> None
 
 
 def step_of(state: State) -> int:
-    """Return the number of steps done in the state of a checkpoint."""
+    """Return the number of training steps that were done before a checkpoint was saved."""
     return int(state[STEP_COUNTS][0])
 
 
 def model_of(state: State) -> dict[str, Tensor]:
-    """Return the model's tensors in a checkpoint, with the names of the model's `state_dict`."""
+    """Return the tensors of the model in a checkpoint.
+
+    Their names are the same as in the model's `state_dict()`.
+    """
     return {name[len(MODEL) :]: one for name, one in state.items() if name.startswith(MODEL)}
 
 
 def has_replica_axis(name: str) -> bool:
-    """Return whether a checkpoint's tensor has a replica axis; raise if the name is unknown."""
+    """Return whether the tensor with this name in a checkpoint has a replica axis.
+
+    Raise if the name is unknown.
+    """
     if name in (GENERATOR, STEP_COUNTS):
         return False
     if name.startswith((MODEL, ESTIMATOR, OPTIMIZER, MEAN_GRADIENT, SUM)):
@@ -435,8 +463,11 @@ def has_replica_axis(name: str) -> bool:
 
 
 def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
-    """Return the state of run number `index` in an ensemble, which can be resumed alone."""
-    if runs == 1:  # its tensors may have no replica axis
+    """Return the state of a single run, given the state of an ensemble of `runs` runs.
+
+    `index` is the number of the run in the ensemble. The run can then be resumed alone.
+    """
+    if runs == 1:  # the tensors of a single run may have no replica axis
         return dict(state)
     return {
         name: tensor.chunk(runs)[index] if has_replica_axis(name) else tensor
@@ -447,7 +478,7 @@ def of_run(state: State, index: int, runs: int) -> dict[str, Tensor]:
 def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]:
     """Combine the states of several runs at the same step into the state of an ensemble.
 
-    If the runs' generators have different states, the ensemble gets a new one from `seed`.
+    If the runs' generators have different states, the ensemble gets a new state made from `seed`.
     """
     if len(states) == 1:
         return dict(states[0])
@@ -467,15 +498,16 @@ def joined(states: Sequence[State], seed: int, device: str) -> dict[str, Tensor]
 
 
 def finite_replicas(parameters: State, replicas: int) -> list[bool]:
-    """Return, for each replica, whether all entries of its parameters are finite."""
+    """Return one value per replica: whether all numbers in the replica's parameters are finite."""
     finite = [tensor.reshape(replicas, -1).isfinite().all(1) for tensor in parameters.values()]
     return torch.stack(finite).all(0).tolist()
 
 
 def check_fits(state: State, own: State, device: torch.device) -> None:
-    """Raise unless `state` has the tensors of `own`, the state of a trainer, in the same shapes.
+    """Raise if a trainer cannot load the state of a checkpoint.
 
-    Sums may be missing, because a metric may be newer than the checkpoint.
+    `own` is the trainer's current state. `state` must contain all tensors of `own`, in the same
+    shapes. Sums of metrics may be missing, because a metric may be newer than the checkpoint.
     """
     if lacking := {name for name in own.keys() - state.keys() if not name.startswith(SUM)}:
         names = ", ".join(sorted(lacking)[:3])

@@ -24,11 +24,11 @@ from arms.latents import Binary, Latent
 
 @dataclass(frozen=True)
 class GappedStraightThrough(PathEstimator):
-    """The gapped straight-through estimator of bits, on n independent samples. Biased.
+    """The gapped straight-through estimator for bits. It uses n independent samples. Biased.
 
     Args:
         temperature: tau, the temperature of the softmax.
-        gap: gamma, the least amount by which the logit of the chosen value exceeds the other logit.
+        gap: gamma. The logit of the chosen value exceeds the other logit by at least this gap.
 
     >>> import torch
     >>> GappedStraightThrough(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape

@@ -27,7 +27,7 @@ from arms.latents import Latent
 
 @dataclass(frozen=True)
 class GumbelSoftmax(PathEstimator):
-    """Gumbel-softmax with n relaxed points, or straight-through with n samples. Biased.
+    """Gumbel-softmax with n relaxed points, or its straight-through form with n samples. Biased.
 
     Args:
         temperature: tau. A low value gives a small bias, a high value a small variance.

@@ -14,9 +14,9 @@ from arms.latents import Binary, Latent
 
 @dataclass(frozen=True)
 class PathEstimator(Estimator):
-    """Converts df/db at each of n samples to a gradient with `path`, and averages the gradients.
+    """Base class: the estimate is a mean of n gradients, one from df/db at each of n samples.
 
-    The estimate is zero for bits with p = 0 or 1.
+    The method `path` computes these gradients. The estimate is zero for bits with p = 0 or 1.
     """
 
     num_samples: int
@@ -30,10 +30,10 @@ class PathEstimator(Estimator):
 
     @abstractmethod
     def path(self, part: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
-        """Return a gradient with respect to the logits for each sample, `[n, *batch, *event]`.
+        """Return one gradient with respect to the logits per sample, `[n, *batch, *event]`.
 
-        `derivatives` are df/db at the points. `samples` are the samples, or for `GumbelSoftmax` the
-        logits plus noise.
+        `derivatives` contains df/db at the points where f was evaluated. `samples` contains the
+        samples of `part`. For `GumbelSoftmax`, it contains the logits plus noise.
         """
 
     def combine(self, draw: Draw, values: Tensor, derivatives: Tensor | None = None) -> Tensor:
@@ -50,5 +50,5 @@ class PathEstimator(Estimator):
 
 
 def sigmoid_derivative(x: Tensor) -> Tensor:
-    """Return the derivative of the sigmoid at x, which is accurate for large |x| too."""
+    """Return the derivative of the sigmoid at x. The result is accurate for large |x| too."""
     return torch.sigmoid(x) * torch.sigmoid(-x)

@@ -27,7 +27,7 @@ from arms.latents.categories import softmax_derivative
 
 @dataclass(frozen=True)
 class ReinMax(PathEstimator):
-    """ReinMax on n independent samples of bits or categories. Biased.
+    """The ReinMax estimator for bits or categories. It uses n independent samples. Biased.
 
     Args:
         temperature: tau; the authors advise 1 or more.

@@ -24,7 +24,7 @@ from arms.latents import Binary, HasMean, Latent
 
 @dataclass(frozen=True)
 class StraightThrough(PathEstimator):
-    """The straight-through estimator on n independent samples. Biased.
+    """The straight-through estimator. It uses n independent samples. Biased.
 
     Args:
         scaled: Whether to multiply derivatives by p (1 - p), the derivative of the sigmoid.

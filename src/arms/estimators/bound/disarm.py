@@ -27,12 +27,14 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class DisARMOnBound(Estimator):
-    """DisARM for the n/2-sample bound, which is computed from the first sample of each pair.
+    """The DisARM estimator for the bound with n/2 samples.
+
+    The first samples of all pairs form the bound.
 
     Args:
         num_samples: n, even. The bound has K = n/2 samples.
-        folded: Whether the function of each slot includes the direct term. In the paper, the term
-            is separate.
+        folded: Whether DisARM handles the direct term together with the score part. If not, the
+            direct term is added separately, as in the paper.
         tree: The binary tree over categories, "balanced" or "stick": see `arms.designs.Pairs`.
 
     >>> DisARMOnBound(4).target

@@ -40,7 +40,9 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class FlipsOnBound(Estimator):
-    """Flips for the K-sample bound: for differentiable log-weights of bits and categories.
+    """The flips estimator for the K-sample bound.
+
+    It applies to bits and categories, if the log-weights can be differentiated.
 
     Args:
         num_samples: K. Each flip is one more evaluation, and all points are differentiated.
@@ -83,10 +85,10 @@ class FlipsOnBound(Estimator):
 
 
 def rise_in_slot(start: Tensor, end: Tensor, rest: Tensor) -> Tensor:
-    """Return h at the log-weight `end` minus h at the log-weight `start`.
+    """Return h(`end` - `rest`) - h(`start` - `rest`), where the module docstring defines h.
 
-    The module docstring defines h(x); here x is a log-weight minus `rest`, and `rest` is the log of
-    the sum of the other weights.
+    `start` and `end` are log-weights of one sample. `rest` is the log of the sum of the weights of
+    all other samples. If `rest` is -inf, the result is `end` - `start`.
     """
     some = rest != -torch.inf  # False if no other sample has weight, so the share is always 1
     base = torch.where(some, rest, 0.0)

@@ -9,8 +9,8 @@ $$ g_i = \sum_k \tfrac12 \Big[ h_{-k}(b_k) - h_{-k}(b'_k)
    \qquad C_k = \omega_k^2\, \nabla \log w(m_k), \quad m_k = \frac{b_k + b'_k}{2} $$
 
 The factor omega_k^2 is the mean of sigmoid(log w(m_k) + log w(e) - log w(m_l) - log R_k)^2 over the
-pairs of the other slots, where e is b_l or b'_l. It does not use log w(m_k) alone, which is often
-many nats above log w at both samples of the pair.
+pairs of the other slots, where e is b_l or b'_l. The term log w(m_k) alone would not be suitable,
+because it is often many nats above log w at both samples of the pair.
 
 With `shared` = P, the bound has K samples, and P = (n - K)/2 fresh pairs are evaluated in all
 slots. This is the midpoint estimator for sum_k h_{-k}. For a single pair, omega is computed from
@@ -37,7 +37,9 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class MidpointOnBound(Estimator):
-    """Midpoint for the K-sample bound, for differentiable log-weights of many latents.
+    """The midpoint estimator for the K-sample bound.
+
+    It applies to many latents, if the log-weights can be differentiated.
 
     Args:
         num_samples: n, even: the number of samples. Each midpoint is one more evaluation.
@@ -87,8 +89,8 @@ class MidpointOnBound(Estimator):
 def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
     """Return the factor omega^2 of the module docstring, `[P, K, *batch]`.
 
-    This is an average of dh/d(log w) near each of P midpoints in each of K slots. If P = 1, it is
-    the value at the midpoint itself.
+    For each of P midpoints in each of K slots, the factor is an average of dh/d(log w) near the
+    midpoint. If P = 1, it is dh/d(log w) at the midpoint itself.
 
     `middle` `[P, K, *batch]` is log w at the midpoints, relative to the slot's largest log-weight.
     `drops` `[2, P, *batch]` is log w at the ends minus log w at the midpoints.
@@ -102,9 +104,10 @@ def _in_log_weight(others: Tensor, middle: Tensor, drops: Tensor) -> Tensor:
 
 
 def _from_others(others: Tensor) -> Tensor:
-    """Return omega^2 if there is only one shared pair, `[1, K, *batch]`.
+    """Return the factor omega^2 for a single shared pair, `[1, K, *batch]`.
 
-    The samples of the bound replace the other pairs, on which `_in_log_weight` relies.
+    `_in_log_weight` computes the factor of a pair from the other pairs. With a single pair there
+    are no others. This function uses the samples of the bound instead.
     """
     count = len(others)
     if count == 1:
@@ -115,7 +118,7 @@ def _from_others(others: Tensor) -> Tensor:
 
 
 def shared_midpoints(num_samples: int) -> MidpointOnBound:
-    """Return `MidpointOnBound` with shared pairs.
+    """Return a `MidpointOnBound` estimator with shared pairs.
 
     About a third of the n >= 3 samples form the bound. The others form the shared pairs.
 

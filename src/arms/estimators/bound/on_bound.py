@@ -1,4 +1,4 @@
-r"""Applies an estimator of expectations to the K-sample bound, with fresh samples for all slots.
+r"""An estimator of expectations, applied to the K-sample bound. All slots share fresh samples.
 
 $$ g = \hat g\Big[\sum_k h_{-k}\Big], \qquad \text{or unfolded} \qquad
    g = \hat g\Big[\sum_k f_{-k}\Big] - \sum_k \frac{w_k}{\sum_l w_l} \nabla \log q(b_k) $$
@@ -28,14 +28,14 @@ from arms.targets import ImportanceBound
 
 @dataclass(frozen=True)
 class OnBound(Wrapper):
-    """Applies an inner estimator, which uses values only, to the K-sample bound.
+    """Apply an inner estimator to the K-sample bound. It must not use derivatives.
 
     Args:
         inner: The inner estimator. Its m samples are drawn in addition to the K samples of the
             bound.
         bound_samples: K.
-        folded: Whether `inner` differentiates the direct term too. If not, the term is computed
-            from the K samples and added, as in the paper.
+        folded: Whether `inner` handles the direct term together with the score part. If not, the
+            direct term is computed from the K samples and added, as in the paper.
 
     >>> import arms, torch
     >>> OnBound(arms.ARMS(5), bound_samples=5)(lambda b: b.sum(-1), torch.zeros(4, 3)).grad.shape
@@ -65,11 +65,12 @@ class OnBound(Wrapper):
 
 
 def slot_sums(values: Tensor, bound_samples: int, folded: bool) -> Tensor:
-    """Return the sum over slots k of h_{-k}, or of f_{-k} if not `folded`, `[m, *batch]`.
+    """Return the sum over slots k of h_{-k} at each of m fresh samples, `[m, *batch]`.
 
-    `arms.estimators.bound.slots` defines these functions. They are evaluated at m fresh samples,
-    and a constant per row is left out. `values` `[K + m, *batch]` contains the log-weights of the K
-    samples of the bound, then of the fresh samples.
+    If `folded` is False, return the sum of f_{-k} instead. `arms.estimators.bound.slots` defines
+    h_{-k} and f_{-k}. A constant per row is left out of the result. `values` `[K + m, *batch]`
+    contains the log-weights of the K samples of the bound, followed by the log-weights of the m
+    fresh samples. K is `bound_samples`.
     """
     top, others = others_of_each(values[:bound_samples])
     candidates = values[bound_samples:].unsqueeze(1) - top

@@ -1,4 +1,4 @@
-r"""The importance-weighted bound of Burda et al., and formulas that its estimators share.
+r"""The importance-weighted bound of Burda et al., and formulas that all its estimators use.
 
 $$ L_K = E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x), \quad
    w(b) = p(x, b) / q(b), \quad b_k \sim q $$
@@ -24,16 +24,22 @@ from arms.latents import Latent
 
 
 def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
-    """Return the direct term, -sum_k share_k grad log q(b_k), where share_k = w_k / sum_l w_l."""
+    """Return the direct term of a bound's gradient, `[*batch, *event]`.
+
+    The term is -sum_k shares_k grad log q(b_k), where b_k is sample k, and shares_k is the weight
+    of sample k divided by the sum of all K weights. `shares` is `[K, *batch]`.
+    """
     return -(latent.with_event_axes(shares) * latent.score(samples)).sum(0)
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return, for each slot, the log-weights of the other slots relative to their maximum.
+    """Return the largest log-weight of the other slots, and all log-weights minus this one.
 
-    The first result, `[K, *batch]`, is the maximum. It is 0 if there are no other slots, or if all
-    their weights are zero. The second result, `[K, K, *batch]`, contains the log-weights minus the
-    maximum, and -inf for the slot itself. Both large and small weights keep their digits.
+    Both results are computed for each slot. `values` `[K, *batch]` contains the log-weights of the
+    K slots. The first result, `[K, *batch]`, is the maximum over the other slots. The maximum is 0
+    if there are no other slots, or if all weights of the other slots are zero. The second result,
+    `[K, K, *batch]`, contains the log-weights minus the maximum, and -inf for the slot itself. Both
+    large and small weights keep their digits.
 
     >>> others_of_each(torch.tensor([10_000.0, 1.0, 0.0]))[0]
     tensor([1.0000e+00, 1.0000e+04, 1.0000e+04])
@@ -45,7 +51,10 @@ def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def diagonal_mask(values: Tensor) -> Tensor:
-    """Return a mask `[K, K, 1, ...]`, the identity matrix with as many batch axes as `values`."""
+    """Return the K x K identity matrix as a mask, for `values` `[K, *batch]`.
+
+    The mask has shape `[K, K, 1, ...]`, with one axis of length one per batch axis of `values`.
+    """
     count = len(values)
     diagonal = torch.eye(count, dtype=torch.bool, device=values.device)
     return diagonal.view(count, count, *[1] * (values.ndim - 1))
@@ -54,9 +63,10 @@ def diagonal_mask(values: Tensor) -> Tensor:
 def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> Tensor:
     """Return the bound with each of m candidates in each slot, `[m, K, *batch]`.
 
-    This is f_{-k} of the module docstring, or h_{-k} if `folded`. A constant per slot is left out,
-    so that small differences keep their digits. `others` is the second result of `others_of_each`.
-    `candidates` `[m, K, *batch]` are log-weights minus the first result.
+    The module docstring defines the functions f_{-k} and h_{-k}. The result is f_{-k} at the
+    candidates, or h_{-k} if `folded` is True. A constant per slot is left out, so that small
+    differences keep their digits. `others` is the second result of `others_of_each`. `candidates`
+    `[m, K, *batch]` contains log-weights minus the first result of `others_of_each`.
     """
     some, relative = _relative(others, candidates)
     bounds = nn.functional.softplus(relative, threshold=40)  # e^-40 is negligible in float64
@@ -67,8 +77,9 @@ def replace_slots(others: Tensor, candidates: Tensor, folded: bool = False) -> T
 
 
 def slot_shares(others: Tensor, candidates: Tensor) -> Tensor:
-    """Return w(b) / (sum_{l != k} w_l + w(b)) for each candidate b in each slot k.
+    """Return the share of each candidate b in the total weight, if b replaces sample k.
 
+    The share is w(b) / (sum_{l != k} w_l + w(b)), where w_l is the weight of the sample in slot l.
     The arguments and the shape of the result are the same as for `replace_slots`.
     """
     some, relative = _relative(others, candidates)
@@ -76,10 +87,11 @@ def slot_shares(others: Tensor, candidates: Tensor) -> Tensor:
 
 
 def _relative(others: Tensor, candidates: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a mask `[K, *batch]`, and the candidates relative to the weight of the other slots.
+    """Return a mask of slots `[K, *batch]`, and shifted candidates `[m, K, *batch]`.
 
-    The mask is False for slots where the weights of all other slots are zero. Elsewhere, the second
-    result, `[m, K, *batch]`, is the candidates minus the log of the sum of the other weights.
+    The mask is False for a slot if the weights of all other slots are zero. For such a slot, the
+    candidates are returned unchanged. For all other slots, the log of the sum of the other slots'
+    weights is subtracted from the candidates.
     """
     rest = others.exp().sum(1).log()
     some = rest != -torch.inf  # True for NaN, so that NaN is propagated

@@ -31,7 +31,7 @@ Baseline: TypeAlias = Literal["geometric", "arithmetic", "none"]
 
 @dataclass(frozen=True)
 class VIMCO(Estimator):
-    """VIMCO for the n-sample bound, on n independent samples.
+    """The VIMCO estimator for the n-sample bound. It uses n independent samples.
 
     Args:
         num_samples: n. All samples form the bound, so K = n.
@@ -65,8 +65,9 @@ class VIMCO(Estimator):
 def local_signals(values: Tensor, baseline: Baseline) -> Tensor:
     """Return the learning signal of each slot, `[n, *batch]`.
 
-    The signal is the bound minus the bound with a prediction in place of the slot's weight.
-    `values` `[n, *batch]` are log-weights, and `baseline` names the prediction.
+    The signal is the difference of two bounds. In the second one, the slot's weight is replaced by
+    a prediction from the other weights. `values` `[n, *batch]` are the log-weights. `baseline` says
+    whether the prediction is the "geometric" or the "arithmetic" mean of the other weights.
     """
     if len(values) == 1:
         return values

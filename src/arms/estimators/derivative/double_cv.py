@@ -28,12 +28,14 @@ from arms.latents import HasMean
 
 @dataclass(frozen=True)
 class DoubleCV(Estimator):
-    """Double control variates on n independent samples, with derivatives at all of them.
+    """The double control variate estimator. It uses values and derivatives at n samples.
+
+    The samples are independent.
 
     Args:
         num_samples: n, at least 2.
-        coefficient: The value of alpha if there are no other rows to fit it on. A fitted alpha is
-            shrunk towards this value.
+        coefficient: The value of alpha if the batch has only one row. With several rows, alpha is
+            fitted, and is shrunk towards this value.
 
     >>> import torch
     >>> DoubleCV(4)(lambda b: b @ torch.tensor([1.0, -3.0]), torch.zeros(2)).grad.shape
@@ -57,9 +59,10 @@ class DoubleCV(Estimator):
 
 
 def linear_control(latent: HasMean, samples: Tensor, derivatives: Tensor) -> Tensor:
-    """Return the term in parentheses of the module docstring, `[*batch, *event]`.
+    """Return the control variate of the estimator, `[*batch, *event]`.
 
-    `derivatives` are the G_i. The term has mean zero if the samples are independent.
+    This is the term in parentheses of the formula in the module docstring. It has mean zero if the
+    samples are independent. `derivatives` contains df/db at the samples.
     """
     of_others = sum_of_others(derivatives, 0) / (len(derivatives) - 1)
     linear = latent.sum_event(of_others * latent.score(samples))

@@ -1,7 +1,7 @@
 r"""FLIPS: derivatives at coupled samples; flips of single latents correct the derivatives' error.
 
 The estimator draws n samples b_i of bits, and makes m flips. Flip j changes one latent K_j of a
-sample b_j. It chooses latent k with probability q_k. With G = df/db,
+sample b_j. Latent k is chosen with probability q_k. With G = df/db,
 
 $$ g_k = \frac1n \sum_i \tfrac12 |b_{ik} - p_k|\, G_k(b_i)
        + \frac1m \sum_j \frac{1[K_j = k]}{q_k}\, v_k
@@ -54,13 +54,16 @@ SAFE_ROWS = 8  # from this number of rows on, fitted coefficients are accurate e
 
 @dataclass(frozen=True)
 class Flips(Estimator):
-    """Derivatives at n samples, corrected by single flips: for differentiable objectives.
+    """The flips estimator: derivatives at n samples, corrected by flips of single latents.
+
+    The objective must be differentiable.
 
     Args:
         num_samples: n. Each flip is one more evaluation, and all points are differentiated.
-        flips: m, the number of flips. By default, there is one for every two samples.
-        safe: Whether to rely less on derivatives where they mislead, with coefficients fitted on
-            the other rows of the batch. By default, this is done if there are at least 8 rows.
+        flips: m, the number of flips. By default, there is one flip for every two samples.
+        safe: Whether to rely less on derivatives where they mislead. The coefficients for this are
+            fitted on the other rows of the batch. By default, `safe` is True if the batch has at
+            least 8 rows.
         coupling: The coupling of the samples; None if they are independent.
 
     >>> Flips(4)(lambda b: (b.sum(-1) - 2.0) ** 2, torch.zeros(100, 5)).values.shape
@@ -87,7 +90,7 @@ class Flips(Estimator):
         ends = latent.sum_event((design.copied(at_samples) + derivatives[n:]).mul_(step))
         weight = draw.memory / design.flips
         rule, own = _rule_and_own_bits(latent, samples, at_samples)
-        # The trapezoid rule at the samples, minus the rule at the flips, plus the true differences.
+        # Add the trapezoid rule at the samples, subtract it at the flips, add the true differences.
         from_derivatives = add_along(latent, rule, ends.mul_(weight), step, -0.5)
         found = weight * (values[n:] - design.copied(values[:n]))
         found = add_along(latent, from_derivatives, found, step)
@@ -101,7 +104,7 @@ class Flips(Estimator):
             if n > 1:
                 alone = leave_one_out(latent, samples, values[:n])
                 from_values = found - design.correct(latent, alone)
-            # The noise that the curvature predicts is left out here: it depends on other rows.
+            # The noise that the curvature predicts is left out, because it depends on other rows.
             of_rows.append(products_of_controls(latent, found, from_derivatives, from_values))
         # Concatenated, all sums over other rows are one matrix product. NaN in one row must not
         # spread to the others.
@@ -139,10 +142,10 @@ def rows_of(latent: Latent) -> int:
 def add_along(
     latent: Latent, total: Tensor, weights: Tensor, step: Tensor, factor: float = 1.0
 ) -> Tensor:
-    """Return `total` plus `factor` times the sum over flips of weight times step.
+    """Return `total` + `factor` sum_j `weights`_j `step`_j, with a sum over the m flips.
 
-    `weights` `[m, *batch]` has one number per flip. `step` `[m, *batch, *event]` is the flipped
-    sample minus the sample.
+    `total` is `[*batch, *event]`. `weights` `[m, *batch]` has one number per flip and row. `step`
+    `[m, *batch, *event]` is the flipped sample minus the original sample.
     """
     for weight, one in zip(latent.with_event_axes(weights), step, strict=True):
         total = torch.addcmul(total, weight, one, value=factor)  # creates no tensor for all flips
@@ -152,13 +155,13 @@ def add_along(
 def curvature_of_other_rows(latent: Latent, samples: Tensor, derivatives: Tensor) -> Tensor:
     """Return the curvature of f in each bit, `[*batch, *event]`, estimated from the other rows.
 
-    The curvature of a bit is the coefficient in a regression of df/db on b. Both are centered
-    within each row, then all other rows are pooled, with one artificial observation of derivative
-    0. For categories, the result is 0.
+    The curvature of a bit is the coefficient in a regression of df/db on b. First, df/db and b are
+    centered within each row. Then the regression uses all other rows together, and one artificial
+    observation with derivative 0. For categories, the result is 0.
     """
 
     def of_part(part: Latent, b: Tensor, derivative: Tensor) -> Tensor:
-        if not part.has(Binary) or not part.batch_shape:  # without a batch there is one row
+        if not part.has(Binary) or not part.batch_shape:  # without a batch, there are no other rows
             return torch.zeros_like(derivative[0])
         moments = _of_bits(part, b, derivative)[2:]
         # NaN in one row must not spread. Concatenated, the sums are one matrix product.
@@ -172,9 +175,10 @@ def curvature_of_other_rows(latent: Latent, samples: Tensor, derivatives: Tensor
 def _rule_and_own_bits(
     latent: Neighbors, samples: Tensor, derivatives: Tensor
 ) -> tuple[Tensor, Sequence[Tensor]]:
-    """Return the trapezoid rule averaged over samples, and the other results of `_of_bits`.
+    """Return the trapezoid rule and a list, which contains the other results of `_of_bits`.
 
-    The second result is empty if the latent contains no bits.
+    The trapezoid rule is averaged over samples, `[*batch, *event]`. The list is empty if the latent
+    contains no bits.
     """
     if any(one.has(Binary) for one in latent.elements()):
         rule, *own = latent.map_parts_to_many(_of_bits, samples, derivatives)
@@ -185,10 +189,10 @@ def _rule_and_own_bits(
 def _of_bits(part: Latent, samples: Tensor, derivatives: Tensor) -> tuple[Tensor, ...]:
     """Return four tensors `[*batch, *event]` for one part of the latent.
 
-    The first is the trapezoid rule, averaged over samples. The other three serve to predict its
-    noise, and are zero for categories. For bits, the second is (1 - p) (mean of b - p) / 2, which
-    is multiplied by the curvature. The last two are sums over samples: of derivative times (b -
-    mean of b), and of (b - mean of b)^2.
+    The first tensor is the trapezoid rule, averaged over samples. The other three tensors serve to
+    predict the noise of the rule. They are zero for categories. For bits, with m the mean of b over
+    the samples, they are: (1 - p) (m - p) / 2, which the caller multiplies by the curvature; the
+    sum over samples of (df/db) (b - m); and the sum over samples of (b - m)^2.
     """
     if not isinstance(part, Binary):
         rule = mean_trapezoid(part, samples, derivatives)

@@ -8,7 +8,8 @@ $$ g = \tfrac12 \Big[ \big(f(b) - f(b') - C \cdot s\big)\, s + E[s s' \mid b + b
 If f is quadratic, f(b) - f(b') = C . s exactly. The gradient of a latent then contains no noise
 from other latents.
 
-Several pairs can share a midpoint. They are made by exchanging latents between b and b' at random.
+Several pairs can share a midpoint. Further pairs are made by randomly exchanging latents between b
+and b'.
 Then C is the mean of two vectors: grad f at the midpoint, and the average of grad f over the
 samples of the other pairs. With `at_midpoints=False`, C is the second vector alone. If there are
 several independent midpoints, let C~ be the mean of C over the other midpoints. Then the mean over
@@ -41,21 +42,22 @@ from arms.latents import ExchangeablePairs, HasMean
 
 @dataclass(frozen=True)
 class Midpoint(Estimator):
-    """Pairs of samples, with the derivative of f at their midpoints as a control variate.
+    """The midpoint estimator. It uses pairs of samples, and df/db at the midpoints of the pairs.
 
-    This is for differentiable objectives of many latents that are also defined between 0 and 1.
+    The objective must be differentiable, and must also be defined between 0 and 1. The estimator is
+    best for many latents.
 
     Args:
         num_samples: n, even: the number of samples. Each midpoint is one more evaluation.
-        coupling: The coupling of the samples from which the midpoints are computed; None makes
-            these samples independent.
+        coupling: The coupling of the samples from which the midpoints are computed. With None,
+            these samples are independent.
         pairs: The least number of pairs that share a midpoint, at most n/2. With 1, only the
             midpoints are differentiated. With 2 or more, all points are.
-        own_bits: Whether to subtract a second control variate if there are several independent
-            midpoints. It reduces the noise that comes from a latent's own bit.
-        at_midpoints: Whether to evaluate the midpoints. Without them, n must be at least 4. The
-            derivatives at the other pairs then form each pair's control variate, and the objective
-            is evaluated at samples only.
+        own_bits: Whether to subtract a second control variate, which reduces the noise from a
+            latent's own bit. This is only possible with several independent midpoints.
+        at_midpoints: Whether to evaluate the objective at midpoints. If not, it is evaluated at
+            samples only, n must be at least 4, and each pair's control variate is computed from
+            derivatives at the samples of the other pairs.
 
     >>> Midpoint(8)(lambda b: (b.sum(-1) - 2.0) ** 2, torch.zeros(100, 5)).values.shape
     torch.Size([8, 100])
@@ -99,7 +101,10 @@ class Midpoint(Estimator):
 
 
 def cross_paired(num_samples: int, coupling: Coupling | None = None) -> Midpoint:
-    """Return `Midpoint` with at least three pairs per midpoint, and no evaluations at midpoints."""
+    """Return a `Midpoint` estimator that evaluates the objective at samples only.
+
+    At least three pairs of samples share each midpoint, but f is not evaluated at the midpoint.
+    """
     return Midpoint(num_samples, coupling, pairs=3, own_bits=False, at_midpoints=False)
 
 
@@ -108,8 +113,8 @@ def combine_pairs(
 ) -> Tensor:
     """Return the mean over pairs of 1/2 [(f(b) - f(b') - C . s) s + E[s s' | b + b'] C].
 
-    A pair consists of b and b'. `step` is s = b - b', and `control` is C. `values` contains f(b)
-    for all pairs, then f(b') for all pairs.
+    The result has shape `[*batch, *event]`. A pair consists of two samples b and b'. `step` is
+    s = b - b', and `control` is C. `values` contains f(b) for all pairs, then f(b') for all pairs.
     """
     fall = values[: len(step)] - values[len(step) : 2 * len(step)]
     rest = latent.with_event_axes(fall - latent.step_product(step, control)) * step

@@ -38,8 +38,8 @@ class Relaxation(nn.Module):
     Args:
         temperature: The initial tau.
         scale: The initial eta.
-        shape: The shape of both parameters, which broadcasts to the batch. `()` means one tau and
-            one eta for all rows, and `(5, 1)` one of each for every one of 5 replicas.
+        shape: The shape of both parameters, which broadcasts to the batch. With `()`, all rows use
+            the same tau and eta. With `(5, 1)`, each of 5 replicas has its own tau and eta.
 
     >>> Relaxation().temperature
     tensor(0.1000, grad_fn=<ExpBackward0>)
@@ -62,9 +62,9 @@ class Relaxation(nn.Module):
 
 
 class AdditiveControl(nn.Module):
-    """The control r(z) = sum_i h(z_i) with a piecewise linear h, which is initially zero.
+    """The control function r(z) = sum_i h(z_i), where h is piecewise linear and initially zero.
 
-    All latents share h, so their number is arbitrary.
+    All latents share h, so the number of latents is arbitrary.
     """
 
     knots: Tensor
@@ -105,9 +105,9 @@ class HiddenControl(nn.Module):
 
 
 class ReplicaControl(nn.Module):
-    """The network of `relax_control` for R replicas.
+    """The control network of `relax_control`, with separate weights for each of R replicas.
 
-    It maps z `[n, R, B, d]` and a context `[R, B, c]` to values `[n, R, B]`.
+    The network maps z `[n, R, B, d]` and a context `[R, B, c]` to values `[n, R, B]`.
     """
 
     def __init__(self, replicas: int, d: int, context: int, generator: Generator) -> None:
@@ -125,12 +125,14 @@ class ReplicaControl(nn.Module):
 
 
 def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
-    """Return the control network of the ARMS paper: one hidden layer, with input z or (x, z).
+    """Return the control network of the ARMS paper, which has one hidden layer.
+
+    The input of the network is z, or z and a context x.
 
     Args:
         d: The number of latents.
         hidden: Width of the hidden layer.
-        context: Width of x `[*batch, context]`; 0 if the input of the network is z only.
+        context: Number of features of the context x `[*batch, context]`; 0 if there is no context.
 
     >>> relax_control(3)(torch.zeros(4, 5, 3)).shape
     torch.Size([4, 5])
@@ -140,17 +142,18 @@ def relax_control(d: int, hidden: int = HIDDEN, context: int = 0) -> nn.Module:
 
 @dataclass(frozen=True)
 class RELAX(Learnable):
-    """RELAX on n/2 samples.
+    """The RELAX estimator. It uses n/2 samples.
 
-    It makes 3n/2 evaluations, of which n are differentiated. Without a relaxation, it makes n/2
-    evaluations.
+    RELAX makes n/2 evaluations at samples, and n evaluations with derivatives at relaxed points.
+    Without a relaxation, it makes only the n/2 evaluations at samples.
 
     Args:
-        num_samples: n, even, twice the number of samples of b.
+        num_samples: n, even. It is twice the number of samples of b.
         relaxation: Temperature and scale of the relaxed objective; None for black boxes.
-        control: The free function r, any module that maps `[n, *batch, d]` to `[n, *batch]`. None
-            means no free function, as in REBAR. If the latent has a context, such as the image
-            from which the logits were computed, the call is control(z, context): see `arms.Bits`.
+        control: The free function r: any module that maps `[n, *batch, d]` to `[n, *batch]`. With
+            None, there is no free function, as in REBAR. If the latent has a context, such as the
+            image from which the logits were computed, the module is called as
+            `control(z, context)`: see `arms.Bits`.
 
     Create one RELAX, and train it on `arms.variance_loss` together with the model:
 
@@ -208,9 +211,10 @@ class RELAX(Learnable):
 def _relaxed_part(
     relaxation: Relaxation, z: Tensor, values: Tensor, derivatives: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return eta f(sigma(z / tau)) `[2m, *batch]`, and its derivative with respect to z.
+    """Return eta f(sigma(z / tau)), `[2m, *batch]`, and its derivative, `[2m, *batch, d]`.
 
-    `values` and `derivatives` are f and df/db at the relaxed points sigma(z / tau).
+    The derivative is with respect to z. `values` and `derivatives` are f and df/db at the relaxed
+    points sigma(z / tau).
     """
     relaxed, scale = relaxation(z), relaxation.scale.to(z)
     # d sigma(z / tau) / dz
@@ -241,7 +245,7 @@ def REBAR(num_samples: int, relaxation: Relaxation | None = None) -> RELAX:
     """Return REBAR: RELAX without a free function in its control variate.
 
     Args:
-        num_samples: n, even, twice the number of samples of b.
+        num_samples: n, even. It is twice the number of samples of b.
         relaxation: Temperature and scale of the relaxed objective.
 
     >>> REBAR(4)(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
@@ -255,8 +259,8 @@ def combine_relaxed(
 ) -> Tensor:
     """Return the mean over samples of (f(b) - c(z~)) (b - p) + c'(z) - c'(z~) d z~/d phi.
 
-    `control` contains c, and `derivative` contains c'; each has the entries for z first, then the
-    entries for z~. `path` is d z~/d phi.
+    The module docstring defines c, z and z~. `control` contains c(z) for all samples, then c(z~)
+    for all samples. `derivative` contains the derivatives c'(z), then c'(z~). `path` is d z~/d phi.
     """
     wide = at_least_float32(phi)
     free, conditional = derivative.chunk(2)

@@ -39,13 +39,15 @@ HIDDEN = 16
 
 
 class SteinControl(nn.Module):
-    """The network H: one hidden layer, two inputs, and two outputs with initial scales of zero.
+    """The network H of RODEO: two inputs, one hidden layer, and two outputs.
+
+    Each output is multiplied by a learned scale, which is initially zero.
 
     Args:
         hidden: Width of the hidden layer, which consists of LeakyReLU units.
-        shape: The leading shape of the parameters, which broadcasts to the batch. `()` means one
-            network for all rows, and `(5, 1)` one for each of 5 replicas.
-        generator: Generator of the initial weights; by default, a new generator with seed 0.
+        shape: The leading axes of the parameters, which broadcast to the batch. With `()`, all rows
+            use the same network. With `(5, 1)`, each of 5 replicas has its own network.
+        generator: The generator for initial weights; by default, a new generator with seed 0.
 
     >>> SteinControl()(torch.zeros(4, 5, 3), torch.zeros(4, 5, 1)).shape
     torch.Size([4, 5, 3, 2])
@@ -73,7 +75,9 @@ class SteinControl(nn.Module):
 
 @dataclass(frozen=True)
 class RODEO(Learnable):
-    """RODEO on n >= 2 independent samples. Train its parameters on `variance_loss`, as for RELAX.
+    """The RODEO estimator. It uses n >= 2 independent samples.
+
+    To train the parameters, minimize `variance_loss`, as for RELAX.
 
     Args:
         num_samples: n.
@@ -112,9 +116,10 @@ class RODEO(Learnable):
     def _stein(
         self, score: Tensor, samples: Tensor, values: Tensor, derivatives: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return S h_i0 `[n, *batch]` and S[h_i1 (. - p)] `[n, *batch, d]` at every sample b_i.
+        """Return S h_i0 and S[h_i1(x) (x - p)] at x = b_i, for every sample b_i.
 
-        The module docstring defines S, h_i0 and h_i1.
+        The first result has shape `[n, *batch]`, and the second has `[n, *batch, d]`. The module
+        docstring defines S, h_i0 and h_i1.
         """
         n, d = len(samples), max(1, samples.shape[-1])
         flips, steps = score.abs(), 1 - 2 * samples  # |b - p| is the probability of a flip

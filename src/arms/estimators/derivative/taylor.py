@@ -24,9 +24,9 @@ from arms.latents import HasMean
 
 @dataclass(frozen=True)
 class WithTaylor(Wrapper):
-    """Wrap an estimator to subtract a linear control variate, from the derivative at the mean.
+    """Wrap an estimator with a linear control variate that uses the derivative at the mean.
 
-    This takes one more evaluation.
+    The derivative takes one more evaluation of the objective.
 
     >>> import arms, torch
     >>> WithTaylor(arms.ARMS(4))(lambda b: b.prod(-1), torch.zeros(5, 3)).grad.shape
@@ -34,7 +34,9 @@ class WithTaylor(Wrapper):
     """
 
     inner: Estimator
-    """An unbiased estimator of the expectation, linear in the values and without derivatives."""
+    """An unbiased estimator of the expectation.
+
+    It must be linear in the values of f, and must not use derivatives."""
 
     def __post_init__(self) -> None:
         inner, target = self.inner, self.inner.target

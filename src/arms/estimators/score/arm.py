@@ -23,7 +23,7 @@ from arms.estimators.base import Estimator, count_samples, set_design
 
 @dataclass(frozen=True)
 class ARM(Estimator):
-    """Augment-REINFORCE-merge for bits, averaged over n/2 antithetic pairs of samples.
+    """The ARM estimator (augment-REINFORCE-merge) for bits: a mean over n/2 antithetic pairs.
 
     >>> ARM(4)(lambda b: b.sum(-1), torch.zeros(5, 3)).grad.shape
     torch.Size([5, 3])

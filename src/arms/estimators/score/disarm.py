@@ -39,12 +39,15 @@ from arms.latents import Binary, Bits, Latent
 
 @dataclass(frozen=True)
 class DisARM(Estimator):
-    """DisARM, averaged over n/2 antithetic pairs. The cost per latent of K categories grows as K^2.
+    """The DisARM estimator: a mean over n/2 antithetic pairs.
+
+    For a latent with K categories, the cost grows as K^2.
 
     Args:
         num_samples: n, even.
-        correlation: The correlation of the bits of a pair, at least -1 and below 1. If p does not
-            allow it, the most negative possible correlation is used. 0 means LOORF on pairs.
+        correlation: The correlation of the two bits of a pair, at least -1 and below 1. If p does
+            not allow this value, the most negative possible correlation is used. With 0, the
+            estimator is LOORF on pairs.
         tree: The binary tree over categories, "balanced" or "stick": see `arms.designs.Pairs`.
 
     >>> DisARM(2)(lambda b: b[..., 0], torch.zeros(1)).grad
@@ -65,9 +68,10 @@ class DisARM(Estimator):
 
 
 def mean_over_pairs(design: Pairs, draw: Draw, difference: Tensor) -> Tensor:
-    """Return the estimate of DisARM, averaged over pairs.
+    """Return the DisARM estimate of the gradient, `[*batch, *event]`, averaged over pairs.
 
-    `difference` `[n/2, *batch]` is f at the first sample of each pair minus f at the second.
+    `difference` `[n/2, *batch]` contains, for each pair, f at the first sample minus f at the
+    second sample.
     """
 
     def of_part(part: Latent, samples: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from arms.estimators.base import Estimator, set_design
 
 @dataclass(frozen=True)
 class Exact(Estimator):
-    """Enumeration of all joint states, at most 2^16.
+    """The exact gradient, by enumeration of all joint states. There may be at most 2^16 states.
 
     >>> import torch
     >>> Exact()(lambda b: b.prod(-1), torch.zeros(2)).grad

@@ -3,7 +3,7 @@ r"""Leave-one-out REINFORCE: the baseline of each sample is the mean of f over t
 $$ r = \frac{1}{n-1} \sum_i \Big(f(b_i) - \frac{1}{n}\sum_j f(b_j)\Big)\,\nabla \log p(b_i) $$
 
 With independent samples, g = r. This is LOORF, also called RLOO. With coupled samples, r is biased.
-ARMS removes this bias by a correction that depends on the coupling. For bits, it is
+ARMS removes this bias by a correction that depends on the coupling. For bits, ARMS is
 g = r / (1 - rho), where rho is the correlation of two samples of the same bit.
 
 Unbiased because two facts hold for bits. First, r is the average of (f(b_i) - f(b_j)) (b_i - b_j) /
@@ -38,12 +38,12 @@ from arms.targets import BestOf, Expectation, Target
 
 @dataclass(frozen=True)
 class LeaveOneOut(Estimator):
-    """Leave-one-out REINFORCE on any design of exchangeable samples.
+    """The leave-one-out REINFORCE estimator, for any design whose samples are exchangeable.
 
     Args:
         design: `Independent(n)` for LOORF, or `Coupled(n, coupling)` for ARMS.
-        best_of: k, to differentiate the expected best of k values instead of the expectation. The
-            samples must be independent.
+        best_of: k. If given, the target is the expected best of k values instead of the
+            expectation, and the samples must be independent.
 
     >>> import torch
     >>> constant = lambda b: torch.full(b.shape[:-1], 7.0)
@@ -81,7 +81,7 @@ class LeaveOneOut(Estimator):
 
 
 def LOORF(num_samples: int, target: Target | None = None) -> LeaveOneOut:
-    """Return leave-one-out REINFORCE (RLOO) on n independent samples.
+    """Return the leave-one-out REINFORCE estimator (RLOO), which uses n independent samples.
 
     Args:
         num_samples: n, at least 2.
@@ -100,7 +100,7 @@ def LOORF(num_samples: int, target: Target | None = None) -> LeaveOneOut:
 
 
 def ARMS(num_samples: int, coupling: Coupling | None = None) -> LeaveOneOut:
-    """Return ARMS on n coupled samples. With n = 2 it is DisARM.
+    """Return the ARMS estimator, which uses n coupled samples. With n = 2, ARMS is DisARM.
 
     Args:
         num_samples: n, at least 2.

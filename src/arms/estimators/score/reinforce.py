@@ -18,7 +18,7 @@ from arms.estimators.base import Estimator, count_samples, set_design
 
 @dataclass(frozen=True)
 class Reinforce(Estimator):
-    """REINFORCE without a baseline, on n independent samples.
+    """The REINFORCE estimator without a baseline. It uses n independent samples.
 
     >>> import torch
     >>> grad, value, values = Reinforce(4)(lambda b: b.sum(-1), torch.zeros(3))

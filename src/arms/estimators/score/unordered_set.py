@@ -25,7 +25,7 @@ from arms.estimators.base import Estimator, count_samples, set_design
 
 @dataclass(frozen=True)
 class UnorderedSet(Estimator):
-    """The unordered-set estimator, with its built-in baseline, on n different joint states.
+    """The unordered-set estimator, which draws n different joint states and has a baseline.
 
     Use it for a single latent, or if few states have most of the probability.
 
