@@ -38,7 +38,7 @@ MAY_BE_ZERO = ("prior_learning_rate", "temperature")
 
 
 class _Group:
-    """A group of fields. A new object checks the type of each field, and then calls `check`."""
+    """A base class for groups of fields. Creating an object checks all types and calls `check`."""
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -60,7 +60,7 @@ class _Group:
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
+        """Raise ValueError if two fields contradict each other."""
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -189,7 +189,7 @@ class EstimatorConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(_Group):
-    """Settings of the training."""
+    """Settings of the optimizer, the schedule and the number of steps."""
 
     replicas: int = 1
     """Number of models with different seeds that are trained at once."""
@@ -286,10 +286,10 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
     def build_model(
         self, pixel_mean: Tensor, levels: int, device: str = "cpu", *, blank: bool = False
     ) -> DiscreteVAE:
-        """Build the built-in model of this configuration for a data set.
+        """Build the built-in model that this configuration describes.
 
-        `pixel_mean` and `levels` are the pixel means and the number of gray levels of the data set.
-        `blank` sets all weights to zero.
+        `pixel_mean` is the mean image of the data set, and `levels` its number of gray levels. If
+        `blank` is true, all weights are zero.
         """
         latents, likelihood = self.layers or self.latents, LIKELIHOODS[self.likelihood](levels)
         sizes = (latents, pixel_mean, self.replicas, None if blank else self.seed, device)
@@ -303,7 +303,7 @@ def _require(holds: object, message: str) -> None:
 
 
 def latents_in_words(config: TrainConfig) -> str:
-    """Return the number of latents as text. If they are not bits, add the number of categories.
+    """Return the number of latents as text, such as "200" for bits, or "20x10" for 10 categories.
 
     >>> latents_in_words(TrainConfig(latents=20, categories=10)), latents_in_words(TrainConfig())
     ('20x10', '200')
@@ -312,10 +312,10 @@ def latents_in_words(config: TrainConfig) -> str:
 
 
 def identity(config: TrainConfig) -> dict[str, object]:
-    """Return a run's identity: fields that affect its results and differ from their defaults.
+    """Return a run's identity: the fields that affect results and differ from their defaults.
 
-    Adding a field does not change the identities of existing runs, if the default of the new field
-    is the old behavior.
+    When a later version adds a field whose default is the old behavior, the identities of existing
+    runs do not change.
 
     >>> identity(TrainConfig(seed=3, report_every=10))
     {'schema': 4, 'seed': 3}
@@ -326,12 +326,14 @@ def identity(config: TrainConfig) -> dict[str, object]:
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
-    """Return the SHA-256 digest of an identity, in hexadecimal."""
+    """Return the SHA-256 digest of a run's identity as a hexadecimal string."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, object]]:
-    """Return the fields that affect results and differ, each with the values of `one` and `other`.
+    """Return {field: (its value in `one`, its value in `other`)} for the fields that differ.
+
+    Fields that do not affect results are left out.
 
     >>> difference(TrainConfig(seed=3, report_every=10), TrainConfig())
     {'seed': (3, 0)}
@@ -341,9 +343,10 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
 
 
 def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
-    """Return whether `one` is the run `other` with more steps.
+    """Return whether the run `one` is the run `other` with more steps.
 
-    With a cosine schedule the result is False, because the number of steps then affects every step.
+    With a cosine schedule, the result is always False, because the total number of steps then
+    affects every step.
 
     >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
     True
@@ -353,7 +356,7 @@ def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
 
 
 def _deciding(config: TrainConfig) -> dict[str, object]:
-    """Return {name: value} for the fields that affect the results of a run."""
+    """Return {field: value} for the fields that affect the results of a run."""
     return {name: value for name, value in asdict(config).items() if name not in OBSERVATION}
 
 

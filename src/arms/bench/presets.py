@@ -115,7 +115,11 @@ def _reinmax_shape(known: Fields) -> Fields:
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset: its fixed fields, and a function that adds fields which depend on other fields."""
+    """A preset of `arms train`.
+
+    `base` has the fields with fixed values. `adapt` takes all fields, and returns the fields whose
+    values depend on them.
+    """
 
     base: Fields
     adapt: Callable[[Fields], Fields] = lambda known: {}
@@ -131,9 +135,9 @@ DEFAULTS: Fields = {field.name: field.default for field in fields(TrainConfig)}
 
 
 def apply_preset(name: str, given: Fields | None = None) -> TrainConfig:
-    """Return the configuration of a preset, changed by the given fields.
+    """Return the configuration of a preset, with the fields in `given` replaced.
 
-    Given fields override fields of the preset, which override the defaults of `TrainConfig`.
+    The fields in `given` override the preset. The preset overrides the defaults of `TrainConfig`.
 
     >>> config = apply_preset("rodeo", {"dataset": "fashion-mnist", "estimator": "flips"})
     >>> config.learning_rate, config.estimator
