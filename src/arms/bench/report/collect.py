@@ -113,7 +113,7 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
 
 def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
     """Return the complete records of a run, sorted by step, and one text for each problem."""
-    # Read the lines before the records, because a running training may append lines in between.
+    # Read the lines before the records, because a run in training may append lines in between.
     lines = run.metric_lines()
     records = [record for record in run.metrics() if is_complete(record, config.replicas)]
     stopped, found = stopped_replicas(records), []

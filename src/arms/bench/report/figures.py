@@ -21,7 +21,7 @@ from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 
 from arms.bench.runs.files import make_folder, replace_file
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75  # (width, height) in inches of a single panel, and of each of several panels
+COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75  # inches: for one panel, for several
 # Files contain no dates, so that they change only with the figure.
 STAMPS: Mapping[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 SETTINGS: dict[str, Any] = {

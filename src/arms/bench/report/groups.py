@@ -57,7 +57,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in the seed and the number of replicas. Statistics pool all replicas."""
+    """Runs that differ only in the seed and the number of replicas. Their replicas are pooled."""
 
     label: str
     estimator: str

@@ -71,14 +71,14 @@ def render(
 
 
 def strip(run: RunData) -> str:
-    """Return the CSS aspect ratio of the part of a run's picture that shows the first replica."""
+    """Return the CSS aspect ratio of the top of a run's picture, down to the first replica."""
     assert run.picture
     width, height = (int.from_bytes(run.picture[at : at + 4]) for at in (16, 20))  # PNG header
     return f"{width} / {max(1, height * 3 // (1 + 2 * run.config.replicas))}"
 
 
 def summary(collection: Collection) -> str:
-    """Return one line that counts the runs, the replicas, the data sets and the problems."""
+    """Return one line: the numbers of runs and replicas, the data sets, and incomplete runs."""
     runs = collection.runs
     replicas = sum(run.config.replicas for run in runs)
     datasets = ", ".join(sorted({shorten(run.config.dataset) for run in runs})) or "no data"

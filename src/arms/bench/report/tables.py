@@ -37,7 +37,7 @@ LATEX_ESCAPES = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """One number of a table: a mean with its standard deviation, or the paper's number with its ±."""
+    """A number of a table: our mean and standard deviation, or the paper's number and its ±."""
 
     mean: float
     std: float | None  # None for a single replica
