@@ -26,15 +26,16 @@ Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
 IDENTITY_VERSION = 4
-"""Version of the identity. Increase it if the meaning of existing fields changes. Do not change the
-defaults of `TrainConfig`, because an identity lists only the fields that differ from them."""
+"""The version of identities. Increase this number if the meaning of an existing field changes. Do
+not change the defaults of `TrainConfig`, because an identity omits fields that have their default.
+"""
 RETIRED_FIELDS = (("layer_samples", "chains"),)
 """Removed fields, each with the value that describes the current behavior. Runs with another value
 can no longer be read."""
 LEAST = {"seed": 0, "warmup_steps": 0, "decay_every": 0, "evaluate_every": 0, "categories": 2}
-"""The smallest valid values of these integer fields. For all other integer fields, it is 1."""
+"""The smallest valid values of these integer fields. Other integer fields must be at least 1."""
 MAY_BE_ZERO = ("prior_learning_rate", "temperature")
-"""Floating-point fields that may be 0. All others must be positive."""
+"""Floating-point fields that may be 0. All other floating-point fields must be positive."""
 
 
 class _Group:
@@ -86,17 +87,17 @@ class ModelConfig(_Group):
     latents: int = 200
     """Number of latent variables. Each is a bit, or a choice among `categories`."""
     layers: tuple[int, ...] = ()
-    """Number of latents in each stochastic layer, such as 200 200. The first layer is the one next
-    to the image. Empty for a single layer."""
+    """Number of latents in each stochastic layer, such as 200 200. The first layer is next to the
+    image. Empty for a single layer."""
     categories: int = 2
-    """Number of categories of each latent variable; 2 makes them bits."""
+    """Number of categories of each latent variable. With 2, the latent variables are bits."""
     likelihood: Likelihood = "bernoulli"
     """bernoulli: pixels are bits. gaussian: gray values with normal noise of standard deviation
     0.1. categorical: each gray level is a category. gray: gray values in the likelihood of bits.
     scaled-gaussian: gray values from -1 to 1 with a learned variance per pixel."""
     inputs: Inputs = "centered"
-    """What networks get. centered: pixels minus their means, and bits as -1 and 1. raw: pixels and
-    bits as they are."""
+    """The inputs of the networks. centered: pixels minus their means, and bits as -1 and 1. raw:
+    unchanged pixels, and bits as 0 and 1."""
     encoder_scale: float = 1.0
     """Factor on the initial weights of the encoder's last layer. A larger factor gives initial
     probabilities closer to 0 and 1."""
@@ -121,7 +122,7 @@ class ModelConfig(_Group):
             got, remedy = f"got {self.encoder_scale}", "scale the weights of your encoder"
             _require(self.encoder_scale == 1, f"encoder_scale is {theirs}, {got}: {remedy}")
         elif self.network not in NETWORKS:
-            or_else = "your own model as model="
+            or_else = "your own model in the argument model"
             raise unknown_name("network", self.network, NETWORKS, or_else=or_else)
         listed = isinstance(self.layers, list | tuple)
         wanted = "layers must list the number of latents in each layer, as in (200, 200)"
@@ -149,8 +150,8 @@ class EstimatorConfig(_Group):
     """Whether an estimator of the bound handles the direct term together with the score part.
     False, as in the papers, adds the direct term separately."""
     decoder_samples: DecoderSamples = "all"
-    """Samples that train the decoder and the prior: all, or one extra sample. Estimators of a bound
-    always use all."""
+    """Samples that train the decoder and the prior: all samples, or one extra sample. Estimators of
+    a bound always use all samples."""
     kl: KL = "sampled"
     """How the KL divergence from the prior is computed. sampled: as part of the estimated
     objective. analytic: in closed form."""
@@ -192,7 +193,7 @@ class OptimizerConfig(_Group):
     """Settings of the optimizer, the schedule and the number of steps."""
 
     replicas: int = 1
-    """Number of models with different seeds that are trained at once."""
+    """Number of models that are trained at once, with different seeds."""
     steps: int = 10_000
     """Number of optimization steps."""
     seed: int = 0
@@ -202,8 +203,8 @@ class OptimizerConfig(_Group):
     prior_learning_rate: float = 1e-2
     """Learning rate of the prior's logits; 0 keeps the prior uniform."""
     schedule: Schedule = "constant"
-    """constant: learning rates do not change. cosine: they decrease to 0 along a cosine. step: they
-    are multiplied by `decay_factor` every `decay_every` steps."""
+    """constant: learning rates do not change. cosine: learning rates decrease to 0 along a cosine.
+    step: learning rates are multiplied by `decay_factor` every `decay_every` steps."""
     warmup_steps: int = 0
     """Number of initial steps in which learning rates increase linearly."""
     decay_every: int = 0
@@ -240,7 +241,8 @@ class ObservationConfig(_Group):
     """Number of steps between two evaluations on test images, a multiple of `report_every`; 0 means
     only at the end."""
     evaluate_images: int = 500
-    """Number of test images per evaluation during training. The final evaluation uses all."""
+    """Number of test images per evaluation during training. The final evaluation uses all of the
+    test images."""
 
     def check(self) -> None:
         whole = self.evaluate_every % self.report_every == 0

@@ -16,11 +16,11 @@ from arms.estimators import Estimator
 from arms.targets import log_mean_exp
 
 DECODER_ROWS_AT_ONCE = {"cpu": 8192, "cuda": 262_144}
-"""The most rows that the decoder gets in one call, by kind of device: large enough to be fast, and
-small enough for its memory."""
+"""{kind of device: the most rows that the decoder gets in one call}. The numbers are large enough
+to be fast, and small enough for the device's memory."""
 SAMPLES_AT_ONCE = 4
-"""Number of samples that are drawn at once. It is the same for every K, so that the first samples
-do not depend on K."""
+"""The number of samples that are drawn at once. This number does not depend on K, and therefore the
+first samples do not depend on K."""
 
 
 def final_bounds(

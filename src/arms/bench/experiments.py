@@ -30,7 +30,7 @@ NETWORKS = ("linear", "nonlinear")
 BUDGETS = (4, 6, 8, 10)
 ELBO_ESTIMATORS = ("arms-dirichlet", "arms-gaussian", "arms", "loorf", "disarm", "relax")
 BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vimco")
-"""Estimators of the bound, as in their papers (not folded)."""
+"""Estimators of the bound, not folded, as in the papers that introduced them."""
 FIELDS = tuple(one.name for one in fields(TrainConfig) if one.name != "structure")
 
 
@@ -43,7 +43,7 @@ CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     | {"steps": 5000, "report_every": 50, "evaluate_every": 500, "evaluate_images": 200},
     "paper": {"report_every": 10_000, "evaluate_every": 100_000, "evaluate_images": 1000},
 }
-"""Changes to the paper's runs at each scale."""
+"""{scale: changes to the runs of the ARMS paper}."""
 
 
 def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> list[TrainConfig]:
@@ -80,7 +80,7 @@ class Sweep:
 
     choices: Mapping[str, Sequence[Any]]
     small: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values that replace those in `choices`, at all scales except `paper`."""
+    """Values that replace the values in `choices`, at all scales except `paper`."""
     preset: str = "paper"
     changes: Mapping[Scale, Fields] = field(default_factory=lambda: CHANGES)
 
@@ -97,7 +97,7 @@ class Sweep:
 
 
 Drawing: TypeAlias = Callable[[Scale, Path], list[Path]]
-"""A function that draws a figure without training, and returns its files."""
+"""A function that draws a figure without training, and returns the paths of the files."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ RODEO_ESTIMATORS = {
         *(("relax", 2), ("midpoint", 2), ("flips", 2)),
     ),
 }
-"""Pairs of estimator and n, by the number of evaluations of the model per image and step."""
+"""{evaluations of the model per image and step: pairs (estimator, n)}."""
 RODEO_LAYERED = ("loorf", "disarm", "arms", "midpoint")
 """Estimators of RODEO_ESTIMATORS that can train several layers."""
 REINMAX_ESTIMATORS = ("st", "st-gumbel", "reinmax", "flips")
@@ -154,7 +154,7 @@ PROTOCOL_CHANGES: Mapping[Scale, Fields] = {
     "laptop": {**_LAPTOP, "evaluate_every": 500},
     "paper": CHANGES["paper"],
 }
-"""Changes at each scale to runs of the protocols of other papers."""
+"""{scale: changes to the runs that follow protocols of other papers}."""
 _PAIR, _PIXELS = "estimator,num_samples", ("bernoulli", "scaled-gaussian")
 RODEO_SWEEPS = {
     f"rodeo-{evaluations}": Sweep(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 Record: TypeAlias = dict[str, Any]
-"""A line of metrics.jsonl: "step", and a list with one value per replica for each metric."""
+"""A line of metrics.jsonl: {"step": step, key of a metric: list with one value per replica}."""
 
 TEST_BOUND_SAMPLES = 100
 """K of the bound that approximates the log-likelihood of test images."""

@@ -51,7 +51,7 @@ length."""
 LINES_OF_A_RUN = 10
 """The number of log lines of a run. A slow run prints more lines (LINE_SECONDS)."""
 LINE_SECONDS = 30.0
-"""If a run has not printed a log line for this long, its next record prints one."""
+"""If a run has printed no log line for this many seconds, the run's next record prints a line."""
 
 
 # ---- numbers and names as text
@@ -148,7 +148,7 @@ class SafeConsole(Console):
     """
 
     reader_left = False
-    """Whether the output was closed by its reader."""
+    """Whether the program that reads the output has closed the pipe."""
 
     def on_broken_pipe(self) -> None:
         """Stop printing, because the pipe's reader has closed it. (Rich would end the process.)"""

@@ -32,7 +32,7 @@ from arms.bench.runs.run import Run
 
 NAMED = {"schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"}
 NAMED |= {"replicas", "steps", "seed"}
-"""Fields that `_described` does not list by name, because it shows them otherwise or omits them."""
+"""Fields that `_described` does not list by name. It shows or omits these fields in another way."""
 
 
 @dataclass(frozen=True)

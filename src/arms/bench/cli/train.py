@@ -41,7 +41,7 @@ DEMO_CONFIG = TrainConfig(
 )
 DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
-"""Fields of the configuration that are given by your own model, if there is one."""
+"""Fields of the configuration that your own model determines, if you pass one."""
 
 
 def _flag(field: "Field[Any]") -> tuple[str, Any, None]:

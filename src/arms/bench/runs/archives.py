@@ -23,7 +23,7 @@ MOST_NAME_BYTES = 255
 """The longest folder name on common file systems, in bytes."""
 RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "provenance"}
-"""The key in an archive for each file of a run directory."""
+"""{file of a run directory: the key of its content in an archive}."""
 
 
 class ArchivedRun(Run):

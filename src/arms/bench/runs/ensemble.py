@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 STARTS = (*RATE_FIELDS, "encoder_scale")
-"""Learning rates and the scale of initial weights, in which runs of an ensemble may differ."""
+"""The learning rates and the scale of initial weights. Runs of an ensemble may differ in them."""
 MAY_DIFFER = ("estimator", "folded", "temperature", "dataset", *STARTS)
 """All fields in which runs of an ensemble may differ."""
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
-"""The least time between two checkpoints, as a multiple of the time to write one.
+"""The least time between two checkpoints, as a multiple of the time to write a checkpoint.
 
-It has no effect if `checkpoint_seconds` is 0, which requests a checkpoint for every record.
+This limit has no effect if `checkpoint_seconds` is 0, because every record then has a checkpoint.
 """
 
 OnRecord: TypeAlias = Callable[[Record], None]

@@ -47,9 +47,9 @@ from arms.bench.training.trainer import STEP_COUNTS, model_of, step_of
 
 PACKAGE = Path(arms.__file__).parent
 NEED_CONFIG = ("result.json", "metrics.jsonl", *CHECKPOINTS)
-"""Files that are useless without the config.json of their run."""
+"""Files of a run that are useless without the run's config.json."""
 WRITTEN = ("config.json", "provenance.json", *NEED_CONFIG)
-"""All files that a training writes, except TensorBoard's events and the lock."""
+"""All files that training writes, except TensorBoard's events and the lock."""
 BESIDE_CONFIG = ("schema", "data_path")
 """Entries of config.json that do not belong to the configuration."""
 

@@ -27,7 +27,7 @@ from arms.bench.sweeps.jobs import plan
 
 RUNS_OF_THE_PAPER = 5
 FAR = 3.0
-"""Differences beyond this number of standard errors are in bold."""
+"""Differences of more than this number of standard errors are in bold."""
 BOUND_TABLES = (2, 4)
 """Tables whose runs were trained on the importance-weighted bound."""
 CHANCE = 0.03
@@ -63,8 +63,8 @@ COMPARED = (
     {"loorf", "disarm", "arms-dirichlet", "arms-gaussian"},
     {"vimco", "disarm-ms (unfolded)", "arms-ms-dirichlet (unfolded)"},
 )
-"""Sets of estimators that the conclusions compare. For each set, there must be a setting with all
-of its estimators."""
+"""Sets of estimators that the conclusions compare. For each set, the runs must include a setting in
+which all estimators of the set were trained."""
 
 
 BY_COUNT = """\

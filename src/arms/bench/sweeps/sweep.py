@@ -91,8 +91,8 @@ def sweep(
     if precision is not None:
         configs = [replace(config, precision=precision) for config in configs]
     if isinstance(model, nn.Module):
-        what = "model must be a function that makes a model for each run, got a model"
-        raise ValueError(f"{what}: pass the function that makes it")
+        what = "the argument model must be a function that makes a model for each run, got a model"
+        raise ValueError(f"{what}: write a function that returns such a model")
     make = None if model is None else find_model(model)
     wanted, datasets = name_inputs(configs, dataset, make, folder)
     jobs = plan(wanted, output, results=results, on_gpu=engine.on_gpu)
