@@ -77,7 +77,7 @@ def bounds(
     sample_counts: Sequence[int],
     generator: Generator,
 ) -> dict[int, Tensor]:
-    """Return, for each K in `sample_counts`, the K-sample bound of every replica `[R]`, in nats.
+    """Return {K: bounds of all replicas in nats, `[R]`} for every K in `sample_counts`.
 
     A bound is the mean over all `images`, gray levels `[images, pixels]`. The images and the
     generator must be on the device of the model. Binary pixels are drawn once. Every K uses the

@@ -78,7 +78,7 @@ def format_mean_std(values: Sequence[float | None]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Return a number as text, with two decimals, or as "1.23e+06" from a million on."""
+    """Return a number as text: with two decimals, or in the form 1.23e+06 from a million on."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
@@ -212,7 +212,7 @@ class Bars(Progress):
     """Progress bars for runs. Outside a terminal or notebook, runs print log lines instead.
 
     The bars appear with the first record, so an earlier error leaves no bar above its message. The
-    bars fit into 80 columns. With `on_stderr`, there are no log lines.
+    bars fit into 80 columns. If `on_stderr` is true, no log lines are printed.
     """
 
     def __init__(self, *, on_stderr: bool = False) -> None:

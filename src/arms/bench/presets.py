@@ -117,8 +117,8 @@ def _reinmax_shape(known: Fields) -> Fields:
 class Preset:
     """A preset of `arms train`.
 
-    `base` has the fields with fixed values. `adapt` takes all fields, and returns the fields whose
-    values depend on them.
+    `base` has the fields with fixed values. `adapt` is a function that takes all fields, and
+    returns further fields whose values depend on them.
     """
 
     base: Fields

@@ -43,7 +43,7 @@ class Ascent:
     logits: Tensor  # before each step and after the last step, [steps + 1, replicas]
 
     def std(self) -> Tensor:
-        """Return the standard deviation of phi over replicas `[steps + 1]`, one entry per step."""
+        """Return the standard deviations `[steps + 1]` of phi over the replicas, one per step."""
         return self.logits.std(1)
 
 

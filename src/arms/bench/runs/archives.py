@@ -211,7 +211,7 @@ def _records(curves: object) -> list[Record] | None:
 
 
 class UnreadableError(ValueError):
-    """The error for a folder that may contain runs, but cannot be read."""
+    """Raised if a folder that may contain runs cannot be read."""
 
 
 def run_sources(path: Path | str) -> Iterator[Path]:

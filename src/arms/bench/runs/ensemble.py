@@ -66,11 +66,11 @@ Notify: TypeAlias = Callable[[str], None]
 
 
 class DivergedError(ValueError):
-    """The error that all replicas of a run have stopped."""
+    """Raised if all replicas of a run have stopped."""
 
 
 class TerminatedError(KeyboardInterrupt):
-    """Training was stopped by SIGTERM, after a checkpoint was saved."""
+    """Raised if SIGTERM has stopped the training, after a checkpoint was saved."""
 
 
 def check_seconds(seconds: object, what: str) -> None:

@@ -29,7 +29,7 @@ CHECKPOINTS = NEWEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.
 
 
 class BusyError(ValueError):
-    """The error that another process is training the run."""
+    """Raised if another process is training the run."""
 
 
 @contextmanager

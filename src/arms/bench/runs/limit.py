@@ -10,7 +10,7 @@ block of steps, `save` writes a checkpoint, and `bounds` computes the final boun
 
 
 class OutOfTimeError(Exception):
-    """The error that the time limit was reached. Training was saved, and can be resumed."""
+    """Raised if the time limit was reached. The training was saved, and can be resumed."""
 
 
 class TimeLimit:

@@ -298,7 +298,7 @@ def name_inputs(
 
 
 def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
-    """Return the directory inside `folder` in which a configuration's run should be trained.
+    """Return the directory, inside `folder`, in which to train the run of a configuration.
 
     If the folder contains this run, return the run's directory. If it contains the same run with
     fewer steps, return that run's directory, because the run can be continued. Otherwise, return a

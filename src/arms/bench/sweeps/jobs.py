@@ -102,8 +102,8 @@ def plan_lines(jobs: Sequence[Job]) -> list[str]:
 def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
     """Return jobs that contain only the unfinished runs of the given jobs.
 
-    `slots` is the number of jobs that can run at once. As long as there are fewer jobs, the largest
-    job is halved, unless every job has a single run.
+    `slots` is the number of jobs that can run at once. While there are fewer jobs than slots, halve
+    the largest job, unless every job has a single run.
     """
     left: list[Job] = []
     for job in jobs:

@@ -263,7 +263,7 @@ def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
 
 
 def overall(numbers: Sequence[Beside]) -> str:
-    """Summarize, after training on the ELBO, how our numbers differ from the paper's numbers."""
+    """Return text on how our numbers differ from the paper's, after training on the ELBO."""
     near, near_if_errors, distances = closeness(numbers)
     return (
         f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the "
@@ -288,7 +288,7 @@ def agreement(numbers: Sequence[Beside]) -> list[str]:
 
 
 def disarm(numbers: Sequence[Beside]) -> str:
-    """Compare the paper's numbers of DisARM with our numbers at K = n/2 and at K = n."""
+    """Return text that compares the paper's numbers of DisARM with ours at K = n/2 and K = n."""
     found = [one for one in numbers if one.estimator == "disarm"]
     nearer = [
         one
@@ -313,7 +313,7 @@ def disarm(numbers: Sequence[Beside]) -> str:
 
 
 def against_loorf(numbers: Sequence[Beside]) -> str:
-    """Say how far ARMS is above LOORF in the paper, and how far in our runs."""
+    """Return text that says how far ARMS is above LOORF in the paper, and in our runs."""
     parts = []
     for name in ("arms-dirichlet", "arms-gaussian"):
         gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_paper, in_our_runs))
@@ -330,7 +330,7 @@ def against_loorf(numbers: Sequence[Beside]) -> str:
 
 
 def overall_bound(numbers: Sequence[Beside]) -> str:
-    """Summarize, after training on the bound, how our numbers differ from the paper's numbers."""
+    """Return text on how our numbers differ from the paper's, after training on the bound."""
     near, near_if_errors, distances = closeness(numbers)
     parts = []
     for name in dict.fromkeys(one.estimator for one in numbers):
@@ -346,7 +346,7 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
 
 
 def against_vimco(numbers: Sequence[Beside]) -> str:
-    """Say how far multi-sample ARMS is above VIMCO in the paper, and how far in our runs."""
+    """Return text that says how far multi-sample ARMS is above VIMCO in the paper and our runs."""
     gap_printed, gap_ours = (
         gaps(numbers, "arms-ms-dirichlet (unfolded)", of, "vimco") for of in (in_paper, in_our_runs)
     )

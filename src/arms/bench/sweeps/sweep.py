@@ -32,7 +32,7 @@ PAUSE = 1.0  # seconds between two checks of runs that another process trains
 
 
 class SweepError(ValueError):
-    """The error that some runs of a sweep could not be trained."""
+    """Raised if some runs of a sweep could not be trained."""
 
 
 def sweep(

@@ -35,7 +35,10 @@ class Outcome:
     lines: tuple[str, ...] = ()
 
     def final(self) -> "Outcome":
-        """Return the outcome of a job that is not started again. "lost" becomes "failed"."""
+        """Return the final outcome of a job that will not be started again.
+
+        If the outcome is "lost", it becomes "failed".
+        """
         return replace(self, kind="failed") if self.kind == "lost" else self
 
 
