@@ -233,7 +233,7 @@ class OptimizerConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationConfig(_Group):
-    """How often a run is recorded and evaluated. These settings do not affect its results."""
+    """How often a run is recorded and evaluated. These settings do not affect the run's results."""
 
     report_every: int = 100
     """Number of steps between two records of the metrics."""
@@ -256,7 +256,7 @@ OBSERVATION = tuple(field.name for field in fields(ObservationConfig))
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConfig, DataConfig):
-    """All settings of a run. All of them affect its results, except those of `ObservationConfig`.
+    """All settings of a run. They affect its results, except the settings of `ObservationConfig`.
 
     The defaults are those of the paper, except for the decoder's gradient.
     """

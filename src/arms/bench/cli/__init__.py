@@ -61,7 +61,7 @@ def verbs() -> dict[str, Verb]:
 
 
 def main() -> None:
-    """Run the command line. If its words are wrong, print one line on stderr and exit with 2."""
+    """Run the command line. For wrong words, print one line on stderr, and exit with code 2."""
     words = sys.argv[1:]
     try:
         if words in (["--version"], ["-V"]):

@@ -155,7 +155,7 @@ def experiments_run(
     output: Output = Path("experiments"),
     device: str = "auto",
 ) -> None:
-    """Train the missing runs of a figure or table of the paper, and write its page.
+    """Train the missing runs of a figure or table of the paper, and write a page about them.
 
     Args:
         name: A name that `arms experiments list` shows, or all.

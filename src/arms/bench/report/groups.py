@@ -122,7 +122,7 @@ def setting_of(config: TrainConfig) -> Setting:
 
 
 def _rows(runs: Sequence[RunData]) -> list[Row]:
-    """Return the rows of a group, which has these runs. Runs that differ only in seeds share a row.
+    """Return the rows of the group of these runs. Runs that differ only in seeds share a row.
 
     If two rows have the same estimator, but different values of another field, such as the learning
     rate, their labels contain this field.

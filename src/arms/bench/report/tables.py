@@ -309,7 +309,10 @@ def write_table(table: Table, folder: Path) -> list[Path]:
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
-    """Write rows to a CSV file with all digits. Return the path. The first row is the heading."""
+    """Write rows to a CSV file, and return the path. The first row is the heading.
+
+    Numbers are written in full precision.
+    """
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     replace_file(path, out.getvalue())

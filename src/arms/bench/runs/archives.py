@@ -132,7 +132,7 @@ def is_archive(path: Path | str) -> bool:
 def read_archive(path: Path | str) -> list[Run]:
     """Return the runs in an archive.
 
-    If one run is damaged, this function raises no error. Reading the run's content does.
+    A damaged run does not raise an error here. The error is raised when the run's content is read.
 
     Raises:
         ValueError: The file is not an archive, it has another version, or all of its runs are

@@ -279,7 +279,7 @@ def train_ensemble(
 def _resumed(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> Trainer:
-    """Return a trainer whose state is that of the latest step from which all runs can resume."""
+    """Return a trainer that continues at the latest step from which all runs can resume."""
     configs, device = [member.config for member in members], options.device
     datasets = [data[config.dataset] for config in configs]
     trainer = ensemble_trainer(configs, datasets, device, options.model)
@@ -351,7 +351,7 @@ def _record(
 ) -> list[tuple[Member, Record]]:
     """Write a record for every run that has surviving replicas.
 
-    Return a list of (run, record) for these runs.
+    Return a list of (member, record) for these runs.
     """
     whole = trainer.record()
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
@@ -507,8 +507,8 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
     """Group runs so that all runs of a group can resume from the same step.
 
     `resumable` has one set for each run: the steps from which the run can resume. Return one pair
-    for each group: the step, and the indices of the runs. A step that more runs share is preferred,
-    and then a later step.
+    for each group: the step, and the indices of the runs. Steps that more runs share are preferred,
+    and among these the latest step.
 
     >>> group_by_step([{120, 110}, {110, 100}, {500, 490}])
     [(110, [0, 1]), (500, [2])]

@@ -82,11 +82,11 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to the temporary file `path`, sync the file to disk, and yield its path.
+    """Write data to the temporary file `path`, sync the file to disk, and yield `path`.
 
     When the `with` block ends, the file is deleted, unless the block has renamed the file. Other
-    users can guess the name of the temporary file, and may have put a file or a link there. This is
-    deleted, and never opened.
+    users can guess the name of the temporary file, and may have put a file or a link there. Such a
+    file or link is deleted, and never opened.
     """
     path.unlink(missing_ok=True)
     own = None
@@ -265,7 +265,7 @@ def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> N
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
-    """Return the tensors of a checkpoint file, and the digest of the run that wrote it.
+    """Return the tensors of a checkpoint file, and the digest of the run that wrote the file.
 
     Return None if the file is missing or damaged.
     """

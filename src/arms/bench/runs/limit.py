@@ -14,7 +14,7 @@ class OutOfTimeError(Exception):
 
 
 class TimeLimit:
-    """A time limit for training. It predicts durations from those of earlier parts of the training.
+    """A time limit for training. It predicts the duration of a part from earlier parts.
 
     The first part of each kind may exceed the limit, because no earlier duration is known.
 

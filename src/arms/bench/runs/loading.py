@@ -301,8 +301,8 @@ def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
     """Return the directory, inside `folder`, in which to train the run of a configuration.
 
     If the folder contains this run, return the run's directory. If it contains the same run with
-    fewer steps, return that run's directory, because the run can be continued. Otherwise, return a
-    new directory. A run with a cosine schedule cannot be continued, because the schedule has ended.
+    fewer steps, and that run can be continued, return the directory of that run. Otherwise, return
+    a new directory. Only runs with a cosine schedule, which ends with the run, cannot be continued.
     """
     place = folder / run_name(config)
     if Run(place).exists():

@@ -166,7 +166,7 @@ class Run:
         return self._config
 
     def data_path(self) -> str | None:
-        """Return the path of the user's own data set, or None if it is unknown."""
+        """Return the path of the user's own data set, or None if config.json has no path."""
         found = self.read("config.json").get("data_path")
         return found if isinstance(found, str) and found else None
 

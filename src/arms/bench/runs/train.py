@@ -140,11 +140,11 @@ def train_together(
     on_record: OnRunRecord | None = None,
     notify: Notify = warnings.warn,
 ) -> list[Run]:
-    """Train runs that differ only in estimator and data set as one ensemble, or resume them.
+    """Train an ensemble of runs that differ only in estimator and data set, or resume it.
 
     Each run has its own directory, as with `train`, but its noise also depends on the other runs.
-    Finished runs are not changed. Runs at different steps are resumed one after the other. An
-    ensemble that does not fit into memory is halved.
+    Finished runs are not changed. Runs at different steps are resumed one after the other. If the
+    ensemble does not fit into memory, it is split into two halves.
 
     Args:
         configs: The configurations. `arms.bench.runs.ensemble.group_for_ensembles` groups runs that
@@ -324,7 +324,7 @@ def _names(members: Sequence[Member]) -> str:
 def _train_what_fits(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    """Train runs together. If they do not fit into memory, train each half by itself."""
+    """Train runs together. If the runs do not fit into memory, train each half by itself."""
     fits = _fits(members, options, data)
     if not fits or options.device.startswith("cuda"):
         free_memory()

@@ -159,7 +159,7 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Call `question`, which asks something about a run. Return False if the run is damaged.
+    """Return what the function `question` returns, or False if the run is damaged.
 
     The damage is not reported here, but by the worker that trains the run.
     """

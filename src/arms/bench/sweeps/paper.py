@@ -110,7 +110,7 @@ def _keep(
 
 
 def add_to_archives(wanted: Iterable[TrainConfig], output: Path, results: Path) -> list[Path]:
-    """Add the finished runs in `output` that are wanted to the archives in `results`.
+    """Copy all finished runs of the `wanted` configurations from `output` to archives in `results`.
 
     Runs that are already archived are not added again. Return the paths of the changed archives.
     """

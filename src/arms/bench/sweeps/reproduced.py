@@ -156,7 +156,7 @@ def page_of(groups: Sequence[Group]) -> str:
 
 
 def coverage(numbers: Sequence[Beside]) -> str:
-    """Return the section that says how many numbers of the paper our runs reproduce.
+    """Return the section that says how many numbers of the paper have a counterpart in our runs.
 
     The section counts them in three ways: for each table of the paper, for each setting, and for
     each estimator.
