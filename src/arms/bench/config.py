@@ -87,8 +87,8 @@ class ModelConfig(_Group):
     latents: int = 200
     """Number of latent variables. Each is a bit, or a choice among `categories`."""
     layers: tuple[int, ...] = ()
-    """Number of latents in each stochastic layer, such as 200 200. The first layer is next to the
-    image. Empty for a single layer."""
+    """Number of latents in each stochastic layer, such as 200 200. Empty for a single layer.
+    The first layer is next to the image."""
     categories: int = 2
     """Number of categories of each latent variable. With 2, the latent variables are bits."""
     likelihood: Likelihood = "bernoulli"
@@ -96,8 +96,8 @@ class ModelConfig(_Group):
     0.1. categorical: each gray level is a category. gray: gray values in the likelihood of bits.
     scaled-gaussian: gray values from -1 to 1 with a learned variance per pixel."""
     inputs: Inputs = "centered"
-    """The inputs of the networks. centered: pixels minus their means, and bits as -1 and 1. raw:
-    unchanged pixels, and bits as 0 and 1."""
+    """The inputs of the networks. centered: pixels minus their means, and bits as -1 and 1.
+    raw: unchanged pixels, and bits as 0 and 1."""
     encoder_scale: float = 1.0
     """Factor on the initial weights of the encoder's last layer. A larger factor gives initial
     probabilities closer to 0 and 1."""
@@ -150,8 +150,8 @@ class EstimatorConfig(_Group):
     """Whether an estimator of the bound handles the direct term together with the score part.
     False, as in the papers, adds the direct term separately."""
     decoder_samples: DecoderSamples = "all"
-    """Samples that train the decoder and the prior: all samples, or one extra sample. Estimators of
-    a bound always use all samples."""
+    """Samples that train the decoder and the prior: all samples, or one extra sample.
+    Estimators of a bound always use all samples."""
     kl: KL = "sampled"
     """How the KL divergence from the prior is computed. sampled: as part of the estimated
     objective. analytic: in closed form."""
@@ -241,8 +241,7 @@ class ObservationConfig(_Group):
     """Number of steps between two evaluations on test images, a multiple of `report_every`; 0 means
     only at the end."""
     evaluate_images: int = 500
-    """Number of test images per evaluation during training. The final evaluation uses all of the
-    test images."""
+    """Number of test images per evaluation during training. The final evaluation uses all."""
 
     def check(self) -> None:
         whole = self.evaluate_every % self.report_every == 0
