@@ -1,6 +1,7 @@
 """Start the `arms` command.
 
-If Ctrl-C interrupts its imports, or if a package is not installed, print only one line.
+If Ctrl-C interrupts the command's imports, print only one line. Do the same if a package is not
+installed.
 """
 
 import os
@@ -23,7 +24,7 @@ def main() -> None:
 
 
 def _prepare_streams() -> None:
-    """Open standard streams that the caller closed, and let stdout accept all characters."""
+    """Open the standard streams that the caller closed. Let stdout accept all characters."""
     # Otherwise, the next file that is opened, such as a checkpoint, would get the number of a
     # closed stream, and output would be written into it.
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:

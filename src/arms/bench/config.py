@@ -26,19 +26,20 @@ Precision: TypeAlias = Literal["highest", "high", "medium"]
 Schedule: TypeAlias = Literal["constant", "cosine", "step"]
 
 IDENTITY_VERSION = 4
-"""Version of the identity. Increase it if the meaning of existing fields changes. Do not change the
-defaults of `TrainConfig`, because an identity lists only the fields that differ from them."""
+"""The version of identities. Increase this number if the meaning of an existing field changes. Do
+not change the defaults of `TrainConfig`, because an identity omits fields that have their default.
+"""
 RETIRED_FIELDS = (("layer_samples", "chains"),)
 """Removed fields, each with the value that describes the current behavior. Runs with another value
 can no longer be read."""
 LEAST = {"seed": 0, "warmup_steps": 0, "decay_every": 0, "evaluate_every": 0, "categories": 2}
-"""The smallest valid values of these integer fields. For all other integer fields, it is 1."""
+"""The smallest valid values of these integer fields. Other integer fields must be at least 1."""
 MAY_BE_ZERO = ("prior_learning_rate", "temperature")
-"""Floating-point fields that may be 0. All others must be positive."""
+"""Floating-point fields that may be 0. All other floating-point fields must be positive."""
 
 
 class _Group:
-    """A group of fields. A new object checks the type of each field, and then calls `check`."""
+    """A base class for groups of fields. Creating an object checks all types and calls `check`."""
 
     def __post_init__(self) -> None:
         for name, kind in get_type_hints(type(self)).items():
@@ -60,7 +61,7 @@ class _Group:
         self.check()
 
     def check(self) -> None:
-        """Raise ValueError if fields contradict each other."""
+        """Raise ValueError if two fields contradict each other."""
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -86,17 +87,17 @@ class ModelConfig(_Group):
     latents: int = 200
     """Number of latent variables. Each is a bit, or a choice among `categories`."""
     layers: tuple[int, ...] = ()
-    """Number of latents in each stochastic layer, such as 200 200. The first layer is the one next
-    to the image. Empty for a single layer."""
+    """Number of latents in each stochastic layer, such as 200 200. Empty for a single layer.
+    The first layer is next to the image."""
     categories: int = 2
-    """Number of categories of each latent variable; 2 makes them bits."""
+    """Number of categories of each latent variable. With 2, the latent variables are bits."""
     likelihood: Likelihood = "bernoulli"
     """bernoulli: pixels are bits. gaussian: gray values with normal noise of standard deviation
     0.1. categorical: each gray level is a category. gray: gray values in the likelihood of bits.
     scaled-gaussian: gray values from -1 to 1 with a learned variance per pixel."""
     inputs: Inputs = "centered"
-    """What networks get. centered: pixels minus their means, and bits as -1 and 1. raw: pixels and
-    bits as they are."""
+    """The inputs of the networks. centered: pixels minus their means, and bits as -1 and 1.
+    raw: unchanged pixels, and bits as 0 and 1."""
     encoder_scale: float = 1.0
     """Factor on the initial weights of the encoder's last layer. A larger factor gives initial
     probabilities closer to 0 and 1."""
@@ -121,7 +122,7 @@ class ModelConfig(_Group):
             got, remedy = f"got {self.encoder_scale}", "scale the weights of your encoder"
             _require(self.encoder_scale == 1, f"encoder_scale is {theirs}, {got}: {remedy}")
         elif self.network not in NETWORKS:
-            or_else = "your own model as model="
+            or_else = "your own model in the argument model"
             raise unknown_name("network", self.network, NETWORKS, or_else=or_else)
         listed = isinstance(self.layers, list | tuple)
         wanted = "layers must list the number of latents in each layer, as in (200, 200)"
@@ -149,8 +150,8 @@ class EstimatorConfig(_Group):
     """Whether an estimator of the bound handles the direct term together with the score part.
     False, as in the papers, adds the direct term separately."""
     decoder_samples: DecoderSamples = "all"
-    """Samples that train the decoder and the prior: all, or one extra sample. Estimators of a bound
-    always use all."""
+    """Samples that train the decoder and the prior: all samples, or one extra sample.
+    Estimators of a bound always use all samples."""
     kl: KL = "sampled"
     """How the KL divergence from the prior is computed. sampled: as part of the estimated
     objective. analytic: in closed form."""
@@ -189,10 +190,10 @@ class EstimatorConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig(_Group):
-    """Settings of the training."""
+    """Settings of the optimizer, the schedule and the number of steps."""
 
     replicas: int = 1
-    """Number of models with different seeds that are trained at once."""
+    """Number of models that are trained at once, with different seeds."""
     steps: int = 10_000
     """Number of optimization steps."""
     seed: int = 0
@@ -202,8 +203,8 @@ class OptimizerConfig(_Group):
     prior_learning_rate: float = 1e-2
     """Learning rate of the prior's logits; 0 keeps the prior uniform."""
     schedule: Schedule = "constant"
-    """constant: learning rates do not change. cosine: they decrease to 0 along a cosine. step: they
-    are multiplied by `decay_factor` every `decay_every` steps."""
+    """constant: learning rates do not change. cosine: learning rates decrease to 0 along a cosine.
+    step: learning rates are multiplied by `decay_factor` every `decay_every` steps."""
     warmup_steps: int = 0
     """Number of initial steps in which learning rates increase linearly."""
     decay_every: int = 0
@@ -232,7 +233,7 @@ class OptimizerConfig(_Group):
 
 @dataclass(frozen=True, kw_only=True)
 class ObservationConfig(_Group):
-    """How often a run is recorded and evaluated. These settings do not affect its results."""
+    """How often a run is recorded and evaluated. These settings do not affect the run's results."""
 
     report_every: int = 100
     """Number of steps between two records of the metrics."""
@@ -254,7 +255,7 @@ OBSERVATION = tuple(field.name for field in fields(ObservationConfig))
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConfig, DataConfig):
-    """All settings of a run. All of them affect its results, except those of `ObservationConfig`.
+    """All settings of a run. They affect its results, except the settings of `ObservationConfig`.
 
     The defaults are those of the paper, except for the decoder's gradient.
     """
@@ -286,10 +287,10 @@ class TrainConfig(ObservationConfig, OptimizerConfig, EstimatorConfig, ModelConf
     def build_model(
         self, pixel_mean: Tensor, levels: int, device: str = "cpu", *, blank: bool = False
     ) -> DiscreteVAE:
-        """Build the built-in model of this configuration for a data set.
+        """Build the built-in model that this configuration describes.
 
-        `pixel_mean` and `levels` are the pixel means and the number of gray levels of the data set.
-        `blank` sets all weights to zero.
+        `pixel_mean` is the mean image of the data set, and `levels` its number of gray levels. If
+        `blank` is true, all weights are zero.
         """
         latents, likelihood = self.layers or self.latents, LIKELIHOODS[self.likelihood](levels)
         sizes = (latents, pixel_mean, self.replicas, None if blank else self.seed, device)
@@ -303,7 +304,7 @@ def _require(holds: object, message: str) -> None:
 
 
 def latents_in_words(config: TrainConfig) -> str:
-    """Return the number of latents as text. If they are not bits, add the number of categories.
+    """Return the number of latents as text, such as "200" for bits, or "20x10" for 10 categories.
 
     >>> latents_in_words(TrainConfig(latents=20, categories=10)), latents_in_words(TrainConfig())
     ('20x10', '200')
@@ -312,10 +313,10 @@ def latents_in_words(config: TrainConfig) -> str:
 
 
 def identity(config: TrainConfig) -> dict[str, object]:
-    """Return a run's identity: fields that affect its results and differ from their defaults.
+    """Return a run's identity: the fields that affect results and differ from their defaults.
 
-    Adding a field does not change the identities of existing runs, if the default of the new field
-    is the old behavior.
+    When a later version adds a field whose default is the old behavior, the identities of existing
+    runs do not change.
 
     >>> identity(TrainConfig(seed=3, report_every=10))
     {'schema': 4, 'seed': 3}
@@ -326,12 +327,14 @@ def identity(config: TrainConfig) -> dict[str, object]:
 
 
 def digest_of(identity: Mapping[str, object]) -> str:
-    """Return the SHA-256 digest of an identity, in hexadecimal."""
+    """Return the SHA-256 digest of a run's identity as a hexadecimal string."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, object]]:
-    """Return the fields that affect results and differ, each with the values of `one` and `other`.
+    """Return {field: (its value in `one`, its value in `other`)} for the fields that differ.
+
+    Fields that do not affect results are left out.
 
     >>> difference(TrainConfig(seed=3, report_every=10), TrainConfig())
     {'seed': (3, 0)}
@@ -341,9 +344,10 @@ def difference(one: TrainConfig, other: TrainConfig) -> dict[str, tuple[object, 
 
 
 def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
-    """Return whether `one` is the run `other` with more steps.
+    """Return whether the run `one` is the run `other` with more steps.
 
-    With a cosine schedule the result is False, because the number of steps then affects every step.
+    With a cosine schedule, the result is always False, because the total number of steps then
+    affects every step.
 
     >>> is_longer(TrainConfig(steps=300), TrainConfig(steps=200))
     True
@@ -353,7 +357,7 @@ def is_longer(one: TrainConfig, other: TrainConfig) -> bool:
 
 
 def _deciding(config: TrainConfig) -> dict[str, object]:
-    """Return {name: value} for the fields that affect the results of a run."""
+    """Return {field: value} for the fields that affect the results of a run."""
     return {name: value for name, value in asdict(config).items() if name not in OBSERVATION}
 
 

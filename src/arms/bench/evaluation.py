@@ -16,21 +16,21 @@ from arms.estimators import Estimator
 from arms.targets import log_mean_exp
 
 DECODER_ROWS_AT_ONCE = {"cpu": 8192, "cuda": 262_144}
-"""The most rows that the decoder gets in one call, by kind of device: large enough to be fast, and
-small enough for its memory."""
+"""{kind of device: the most rows that the decoder gets in one call}. The numbers are large enough
+to be fast, and small enough for the device's memory."""
 SAMPLES_AT_ONCE = 4
-"""Number of samples that are drawn at once. It is the same for every K, so that the first samples
-do not depend on K."""
+"""The number of samples that are drawn at once. This number does not depend on K, and therefore the
+first samples do not depend on K."""
 
 
 def final_bounds(
     model: DiscreteVAE, dataset: Dataset, config: TrainConfig, images: int | None = None
 ) -> dict[str, Any]:
-    """Return the content of result.json, which has the final bounds of a trained model.
+    """Return the content of result.json: the final bounds of a trained model.
 
-    The bounds on every split have K = 1, n/2 and n, where n is the number of samples in training.
-    The test split also has K = 100. With `images`, only the first images of each split are used,
-    and the content says how many.
+    Each split has bounds with K = 1, n/2 and n, where n is the number of samples in training. The
+    test split also has a bound with K = 100. If `images` is given, only the first `images` images
+    of each split are used, and the content says so.
     """
     counts = sorted({1, max(1, config.num_samples // 2), config.num_samples})
     bounds = {}
@@ -57,11 +57,11 @@ def evaluate(
         dataset: The data set.
         split: "train", "valid" or "test".
         sample_counts: The values of K; 1 is the ELBO.
-        seed: The seed with which pixels are drawn as bits, and latents are sampled.
-        images: How many images to use, from the first image of the split on; all by default.
+        seed: The seed for drawing binary pixels and for sampling latents.
+        images: Use only this many images, the first of the split. By default, use all images.
 
     Returns:
-        For each K, a list with the bound of every replica, in nats.
+        {K: list with the bound of every replica, in nats}.
     """
     device = model.prior.device
     rows: Tensor = getattr(dataset, split)[:images].to(device)
@@ -77,12 +77,11 @@ def bounds(
     sample_counts: Sequence[int],
     generator: Generator,
 ) -> dict[int, Tensor]:
-    """Return the K-sample bound of every replica in nats, `[R]`, for each K in `sample_counts`.
+    """Return {K: bounds of all replicas in nats, `[R]`} for every K in `sample_counts`.
 
-    A bound is the mean over all images, which are gray levels `[images, pixels]`. The images and
-    the generator must be on the device of the model. The pixels are drawn once, and every K uses
-    the first K samples of the same draw. A bound therefore does not depend on the other values of
-    K.
+    A bound is the mean over all `images`, gray levels `[images, pixels]`. The images and the
+    generator must be on the device of the model. Binary pixels are drawn once. Every K uses the
+    first K samples of the same draw, so a bound does not depend on the other values of K.
     """
     counts = sorted({as_count(count, 1, "sample_counts") for count in sample_counts})
     if not counts:
@@ -119,9 +118,9 @@ def logit_gradient_variances(
 ) -> VarianceTable:
     """Compare the gradient variances of estimators at the current parameters of a model.
 
-    The gradient is that with respect to the logits of q(b|x). x is one minibatch of pixels, float
-    `[R, B, pixels]`. The variance is over the samples of the latents, and does not include the
-    choice of the minibatch. The other arguments are those of `arms.variance`.
+    The estimators estimate the gradient with respect to the logits of q(b|x), for one minibatch of
+    pixels `x`, float `[R, B, pixels]`. The variance is over the samples of the latents. The
+    minibatch is fixed. For the other arguments, see `arms.variance`.
     """
     if len(model.layers) > 1:
         what = "gradient variances can be compared for models of one stochastic layer only"
@@ -144,7 +143,7 @@ def logit_gradient_variances(
 def _log_weights(
     model: DiscreteVAE, x: Tensor, logits: Tensor, count: int, noise: Generator
 ) -> Tensor:
-    """Draw samples from q(b|x), a few at a time, and return their log-weights `[count, R, B]`."""
+    """Return the log-weights `[count, R, B]` of `count` samples from q(b|x), drawn in blocks."""
     # Allocate the result first, so that a `count` too large for memory fails at once.
     weights = logits.new_empty(count, *x.shape[:-1])
     for start in range(0, count, SAMPLES_AT_ONCE):

@@ -1,4 +1,4 @@
-"""The runs for the figures and tables of the ARMS paper, and runs that TOML files define.
+"""The runs for the figures and tables of the ARMS paper, and runs from TOML files.
 
 In a TOML file, a list of values means one run for each value. For example,
 
@@ -6,8 +6,8 @@ In a TOML file, a list of values means one run for each value. For example,
     estimator = ["arms", "loorf"]
     seed = [0, 1, 2]
 
-defines six runs. A file may also have several tables `[[runs]]`. Each table then defines its own
-runs in this way, and the values above the first table apply to all of them.
+defines six runs. A file may also have several tables `[[runs]]`. Each table then defines runs of
+its own in this way. Values above the first table apply to the runs of all tables.
 """
 
 import tomllib
@@ -30,7 +30,7 @@ NETWORKS = ("linear", "nonlinear")
 BUDGETS = (4, 6, 8, 10)
 ELBO_ESTIMATORS = ("arms-dirichlet", "arms-gaussian", "arms", "loorf", "disarm", "relax")
 BOUND_ESTIMATORS = ("arms-ms-d-paper", "arms-ms-s-paper", "disarm-ms-paper", "vimco")
-"""Estimators of the bound, as in their papers (not folded)."""
+"""Estimators of the bound, not folded, as in the papers that introduced them."""
 FIELDS = tuple(one.name for one in fields(TrainConfig) if one.name != "structure")
 
 
@@ -43,11 +43,11 @@ CHANGES: Mapping[Scale, Mapping[str, Any]] = {
     | {"steps": 5000, "report_every": 50, "evaluate_every": 500, "evaluate_images": 200},
     "paper": {"report_every": 10_000, "evaluate_every": 100_000, "evaluate_images": 1000},
 }
-"""Changes to the paper's runs at each scale."""
+"""{scale: changes to the runs of the ARMS paper}."""
 
 
 def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> list[TrainConfig]:
-    """Return a copy of `base` for every combination of the values listed in `choices`.
+    """Return one changed copy of `base` for every combination of the values in `choices`.
 
     >>> choices = {"estimator": ["arms", "loorf"], "seed": [0, 1]}
     >>> [config.seed for config in combinations(choices, TrainConfig())]
@@ -57,9 +57,10 @@ def combinations(choices: Mapping[str, Sequence[Any]], base: TrainConfig) -> lis
 
 
 def products(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Return all combinations of the listed values, each as {field: value}.
+    """Return all combinations of the values in `choices`, each as {field: value}.
 
-    A key with commas names several fields, whose values are listed together as tuples.
+    A key with commas names several fields. The values of such a key are tuples with one entry per
+    field.
 
     >>> products({"seed": [0, 1], "estimator,num_samples": [("loorf", 3)]})[1]
     {'seed': 1, 'estimator': 'loorf', 'num_samples': 3}
@@ -79,43 +80,46 @@ class Sweep:
 
     choices: Mapping[str, Sequence[Any]]
     small: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values that replace those in `choices`, at all scales except `paper`."""
+    """Values that replace the values in `choices`, at all scales except `paper`."""
     preset: str = "paper"
     changes: Mapping[Scale, Fields] = field(default_factory=lambda: CHANGES)
 
     def configs(self, scale: Scale) -> list[TrainConfig]:
-        """Return the configurations of the runs at a scale, without duplicates."""
+        """Return the configurations of this sweep's runs at a scale, without duplicates."""
         choices = {**self.choices, **(self.small if scale != "paper" else {})}
         changed = self.changes[scale]
         found = [apply_preset(self.preset, {**given, **changed}) for given in products(choices)]
         return list(dict.fromkeys(found))
 
     def only(self, **choices: Sequence[Any]) -> "Sweep":
-        """Return a sweep with only those runs that have the given values of some fields."""
+        """Return a smaller sweep: each field in `choices` takes only the values given there."""
         return replace(self, choices={**self.choices, **choices})
 
 
 Drawing: TypeAlias = Callable[[Scale, Path], list[Path]]
-"""A function that draws a figure without training, and returns its files."""
+"""A function that draws a figure without training, and returns the paths of the files."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A figure or table of the ARMS paper, or the runs of another paper's protocol."""
+    """A figure or table of the ARMS paper, or runs that follow the protocol of another paper."""
 
     description: str
     source: Sweep | Drawing
 
 
 def draw_correlations(scale: Scale, folder: Path) -> list[Path]:
-    """Draw the exact correlation of every coupling against p, and return the files."""
+    """Draw the exact correlation of every coupling against p. Return the paths of the files."""
     from arms.bench.report.paper_figures import correlation_curves, write_correlations
 
     return write_correlations(correlation_curves(), folder)
 
 
 def draw_toy(scale: Scale, folder: Path) -> list[Path]:
-    """Measure gradient variances on the toy problem, draw its figures, and return the files."""
+    """Measure gradient variances on the toy problem, and draw figures of them.
+
+    Return the paths of the files.
+    """
     from arms.bench.report.paper_figures import write_toy
 
     budgets, replicas = ((2, 4), 100) if scale == "smoke" else (toy.BUDGETS, 1000)
@@ -139,7 +143,7 @@ RODEO_ESTIMATORS = {
         *(("relax", 2), ("midpoint", 2), ("flips", 2)),
     ),
 }
-"""Pairs of estimator and n, by the number of evaluations of the model per image and step."""
+"""{evaluations of the model per image and step: pairs (estimator, n)}."""
 RODEO_LAYERED = ("loorf", "disarm", "arms", "midpoint")
 """Estimators of RODEO_ESTIMATORS that can train several layers."""
 REINMAX_ESTIMATORS = ("st", "st-gumbel", "reinmax", "flips")
@@ -150,7 +154,7 @@ PROTOCOL_CHANGES: Mapping[Scale, Fields] = {
     "laptop": {**_LAPTOP, "evaluate_every": 500},
     "paper": CHANGES["paper"],
 }
-"""Changes at each scale to runs of the protocols of other papers."""
+"""{scale: changes to the runs that follow protocols of other papers}."""
 _PAIR, _PIXELS = "estimator,num_samples", ("bernoulli", "scaled-gaussian")
 RODEO_SWEEPS = {
     f"rodeo-{evaluations}": Sweep(
@@ -204,7 +208,10 @@ EXPERIMENTS: Mapping[str, Experiment] = {
 
 
 def find_source(name: str, scale: Scale) -> Sweep | Drawing:
-    """Return the sweep of an experiment, or the function that draws it if it needs no training."""
+    """Return the sweep of the experiment `name`.
+
+    If the experiment needs no training, return the function that draws it instead.
+    """
     if name not in EXPERIMENTS:
         raise unknown_name("experiment", name, EXPERIMENTS)
     if scale not in SCALES:
@@ -213,7 +220,7 @@ def find_source(name: str, scale: Scale) -> Sweep | Drawing:
 
 
 def configs(name: str, scale: Scale) -> list[TrainConfig]:
-    """Return the configurations of an experiment's runs, or [] if it is drawn without training.
+    """Return the configurations of an experiment's runs, or [] if it needs no training.
 
     >>> [config.label for config in configs("figure4", "smoke")]
     ['arms-ms-dirichlet (unfolded)', 'arms-ms (unfolded)', 'disarm-ms (unfolded)', 'vimco']
@@ -223,9 +230,9 @@ def configs(name: str, scale: Scale) -> list[TrainConfig]:
 
 
 def find_configs(what: str, scale: Scale) -> list[TrainConfig]:
-    """Return the configurations of the runs of an experiment or of a TOML file.
+    """Return the configurations of all runs in an experiment or in a TOML file.
 
-    `what` is the name of the experiment, or the path of the file. Only an experiment uses `scale`.
+    `what` is the name of an experiment, or the path of a TOML file. A file does not use `scale`.
     """
     if what in EXPERIMENTS:
         if found := configs(what, scale):

@@ -1,9 +1,10 @@
-"""The metrics that a run records during training: key, name in words, and axis.
+"""The metrics that a run records during training, each with its key, its name and its axis.
 
-To add a metric, add an entry to METRICS, and the code that computes the metric. For a mean over the
-training steps, set `mean_over_steps`, and add each step in `Trainer._add_to_sums`. Compute other
-metrics of training in `Trainer.record`, and metrics on other images in `_record` in
-`runs/ensemble.py`. Progress bars, messages, curves and reports then include the metric.
+To add a metric, add an entry to METRICS, and write the code that computes the metric. If the metric
+is a mean over training steps, set `mean_over_steps`, and add the value of each step to the sum in
+`Trainer._add_to_sums`. Compute other metrics of training in `Trainer.record`. Compute metrics on
+other images in the function `_record` of `runs/ensemble.py`. Progress bars, messages, curves and
+reports then include the new metric.
 """
 
 import sys
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 Record: TypeAlias = dict[str, Any]
-"""A line of metrics.jsonl: "step", and a list with one value per replica for each metric."""
+"""A line of metrics.jsonl: {"step": step, key of a metric: list with one value per replica}."""
 
 TEST_BOUND_SAMPLES = 100
 """K of the bound that approximates the log-likelihood of test images."""
@@ -37,7 +38,7 @@ class Metric:
 
     @property
     def axis_label(self) -> str:
-        """The label of an axis: the quantity, and its unit in parentheses."""
+        """The label of the metric's axis: the quantity, with the unit in parentheses."""
         return f"{self.quantity} ({self.unit})" if self.unit else self.quantity
 
 
@@ -111,9 +112,9 @@ METRICS: Mapping[str, Metric] = {
 
 
 def stopping_values(record: Record) -> dict[str, list[float | None]]:
-    """Return those metrics of a record that stop a replica if they are not finite.
+    """Return the metrics in a record that stop a replica when their value is not finite.
 
-    The result is {key of the metric: list with the value of each replica}.
+    The result is {key of the metric: list with one value per replica}.
 
     >>> stopping_values({"step": 10, "train_elbo": [-1.0, None]})
     {'train_elbo': [-1.0, None]}
@@ -123,7 +124,7 @@ def stopping_values(record: Record) -> dict[str, list[float | None]]:
 
 
 def surviving(values: Sequence[float | None]) -> list[float]:
-    """Return the values of the surviving replicas. A stopped replica has the value None."""
+    """Return the values that are not None. A stopped replica has the value None."""
     return [value for value in values if value is not None]
 
 
@@ -140,7 +141,7 @@ def is_values(content: object) -> bool:
 
 
 def stopped_replicas(records: Iterable[Record]) -> dict[int, int]:
-    """Return {replica: step of its first record without a value} for all stopped replicas.
+    """Return {index of a stopped replica: step of the first record without a value for it}.
 
     >>> stopped_replicas([{"step": step, "train_elbo": [-1.0, None]} for step in (10, 20)])
     {1: 10}

@@ -1,7 +1,7 @@
-"""Output for users: numbers and names as text, the console, and progress.
+"""Output for users: numbers and names as text, the console, and progress bars.
 
-Names may come from untrusted files. The console shows their control characters as text, because an
-escape sequence could clear the screen, hide lines or set the title.
+Names may come from untrusted files. The console shows control characters as text, because an escape
+sequence in a name could clear the screen, hide lines or set the window's title.
 """
 
 import math
@@ -51,7 +51,7 @@ length."""
 LINES_OF_A_RUN = 10
 """The number of log lines of a run. A slow run prints more lines (LINE_SECONDS)."""
 LINE_SECONDS = 30.0
-"""If a run has not printed a log line for this long, its next record prints one."""
+"""If a run has printed no log line for this many seconds, the run's next record prints a line."""
 
 
 # ---- numbers and names as text
@@ -63,9 +63,10 @@ def is_drawable(value: float) -> bool:
 
 
 def format_mean_std(values: Sequence[float | None]) -> str:
-    """Return mean ± standard deviation of the surviving replicas, as text.
+    """Return the text "mean ± standard deviation" for the values of the surviving replicas.
 
-    A stopped replica has the value None. If there are any, the text says how many replicas survive.
+    A stopped replica has the value None. If a replica has stopped, the text also says how many
+    survive.
     """
     numbers = surviving(values)
     if not numbers:
@@ -77,12 +78,15 @@ def format_mean_std(values: Sequence[float | None]) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format a number with two decimals; from a million on, with three digits and an exponent."""
+    """Return a number as text: with two decimals, or in the form 1.23e+06 from a million on."""
     return f"{value:.2f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
-    """Return a metric's mean over the surviving replicas as text. Stopped replicas have None."""
+    """Return, as text, a metric's mean over the surviving replicas.
+
+    A stopped replica has the value None.
+    """
     numbers = surviving(values)
     if not numbers:
         return NO_REPLICA_LEFT
@@ -90,7 +94,7 @@ def format_metric(metric: Metric, values: Sequence[float | None]) -> str:
 
 
 def format_survivors(values: Sequence[float | None]) -> str:
-    """Return the number of surviving replicas in parentheses, or "" if all survive.
+    """Return a text such as " (3 of 5 replicas)", or "" if all replicas survive.
 
     A stopped replica has the value None.
     """
@@ -99,22 +103,22 @@ def format_survivors(values: Sequence[float | None]) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with control characters spelled out, so that no terminal executes them."""
+    """Return the text with control characters escaped, so that a terminal only shows them."""
     return CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def shorten(name: str) -> str:
-    """Return the name. If it has more than LONGEST_NAME characters, cut it, and add its length."""
+    """Return a name. If it has more than LONGEST_NAME characters, cut it and append its length."""
     if len(name) <= LONGEST_NAME:
         return name
     return f"{name[:LONGEST_NAME]}... ({len(name)} characters)"
 
 
 def shorten_words(line: str, words: Iterable[str]) -> str:
-    """Return a line in which long words are cut.
+    """Return a line with its long words cut.
 
-    Each of `words` is cut after LONGEST_NAME characters. Any other word is cut if it has
-    LONGEST_WORD characters or more.
+    A word that is listed in `words` is cut after LONGEST_NAME characters. Any other word is cut if
+    it has LONGEST_WORD characters or more.
     """
     for word in words:
         for form in (word, repr(word)[1:-1]):
@@ -137,24 +141,24 @@ def describe_result(result: Record) -> str:
 
 
 class SafeConsole(Console):
-    """A console that spells out control characters, and stays silent once its reader has left.
+    """A console that shows control characters as text, and survives a closed pipe.
 
-    If the reader of the output has left, such as `head`, training continues. The exit code then
-    says that output was lost.
+    If the program that reads the output ends early, as `head` does, the console prints nothing
+    more, and training continues. The exit code then says that output was lost.
     """
 
     reader_left = False
-    """Whether the output was closed by its reader."""
+    """Whether the program that reads the output has closed the pipe."""
 
     def on_broken_pipe(self) -> None:
-        """Stop printing, because the reader has left. (Rich would end the process.)"""
+        """Stop printing, because the pipe's reader has closed it. (Rich would end the process.)"""
         self.quiet = True
         self.reader_left = True
         # Otherwise, Python would try to write the remaining output at exit, and fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Convert a string to a `Text` of rich, with control characters spelled out.
+        """Convert a string to a `Text` of rich. Control characters become visible text.
 
         Rich calls this method for every string that it prints.
         """
@@ -165,9 +169,9 @@ class SafeConsole(Console):
 
 @cache
 def get_console() -> SafeConsole:
-    """Return the console on stdout, which is the same object for all callers.
+    """Return the console for stdout. All callers get the same object.
 
-    Because it is shared, printed lines appear above progress bars.
+    Because lines and progress bars use the same console, printed lines appear above the bars.
     """
     console = SafeConsole(emoji=False)  # ":car:" in a name stays text
     if console.width < MIN_WIDTH:
@@ -176,16 +180,15 @@ def get_console() -> SafeConsole:
 
 
 def print_markup(line: str) -> None:
-    """Print a line with rich's markup. It is not wrapped, so that paths can be copied.
+    """Print a line that contains rich's markup. The line is not wrapped, so paths can be copied.
 
-    A line break within the line is written as text, so that the name of a run cannot print further
-    lines.
+    A line break inside `line` is shown as text, so that the name of a run cannot add lines.
     """
     get_console().print(line.replace("\n", "\\n"), soft_wrap=True)
 
 
 def print_plain(line: str) -> None:
-    """Print a line as it is, without interpreting rich's markup."""
+    """Print a line exactly as given. Markup of rich is not interpreted."""
     print_markup(escape(line))
 
 
@@ -206,10 +209,10 @@ def print_paths(paths: Sequence[Path]) -> None:
 
 
 class Bars(Progress):
-    """Progress bars for runs. If the output is not a terminal or notebook, runs print log lines.
+    """Progress bars for runs. Outside a terminal or notebook, runs print log lines instead.
 
-    Bars appear with the first record. If an error occurs earlier, no bar is left above its message.
-    Bars fit into 80 columns. With `on_stderr`, there are no log lines.
+    The bars appear with the first record, so an earlier error leaves no bar above its message. The
+    bars fit into 80 columns. If `on_stderr` is true, no log lines are printed.
     """
 
     def __init__(self, *, on_stderr: bool = False) -> None:
@@ -247,9 +250,9 @@ class Watcher:
         self._shown_step, self._shown_at = 0, perf_counter()
 
     def start(self, step: int) -> None:
-        """Print a log line with the step at which the run resumes, unless the step is 0.
+        """Print a log line with the step from which the run resumes, unless `step` is 0.
 
-        A progress bar needs no such line, because it shows the step.
+        If a progress bar is shown, print nothing, because the bar shows the step.
         """
         self._shown_step = step
         if step:
@@ -282,7 +285,7 @@ class Watcher:
 
 
 class SweepBar(Progress):
-    """A progress bar for a sweep, below the printed lines. It appears only on a terminal."""
+    """A progress bar for a sweep. The bar is below the printed lines, and only on a terminal."""
 
     def __init__(self, *, hidden: bool = False) -> None:
         console = get_console()
@@ -297,9 +300,9 @@ class SweepBar(Progress):
 
 
 def figures(record: Record) -> str:
-    """Return the text beside a progress bar: the mean of each metric over the surviving replicas.
+    """Return the text beside a progress bar: each metric's mean over the surviving replicas.
 
-    If replicas have stopped, the text also says how many survive.
+    If a replica has stopped, the text also says how many survive.
     """
     alive = min(stopping_values(record).values(), key=lambda values: len(surviving(values)))
     if not surviving(alive):

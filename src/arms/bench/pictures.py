@@ -10,16 +10,17 @@ from arms.bench.data import Dataset, observe
 from arms.bench.models import DiscreteVAE
 from arms.bench.runs.files import make_folder, replace_file
 
-PIXEL_SIZE = 3  # width in the picture of one pixel of an image, and of the gaps between images
+PIXEL_SIZE = 3  # picture's pixels per image pixel, and per gap between images
 
 
 def write_samples(
     path: Path | str, model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator
 ) -> None:
-    """Write a PNG of test images, with reconstructions and with samples from the prior.
+    """Write a PNG file with test images, their reconstructions, and samples from the prior.
 
-    The first row has test images. Below, each replica has a row of reconstructions of these images,
-    and a row of samples from the prior. Each row has `count` images. The model must be on the CPU.
+    The first row shows test images. Below it, each replica has two rows: reconstructions of the
+    test images, and samples from the prior. Each row has `count` images. The model must be on the
+    CPU.
     """
     from matplotlib.image import imsave
 
@@ -31,7 +32,10 @@ def write_samples(
 
 
 def sample_grid(model: DiscreteVAE, dataset: Dataset, count: int, generator: Generator) -> Tensor:
-    """Return the picture that `write_samples` writes: brightness from 0 to 1, `[height, width]`."""
+    """Return the picture that `write_samples` writes.
+
+    The picture is a tensor `[height, width]` of brightness from 0 to 1.
+    """
     with torch.no_grad():
         bits = model.likelihood.binarizes_input
         x = observe(dataset.test[:count], dataset.levels, generator, bits=bits)

@@ -29,15 +29,15 @@ FAST_STARTS: Mapping[tuple[str, bool], Fields] = {
     ("nonlinear", True): {"encoder_scale": 16.0, "learning_rate": 0.005},
     ("nonlinear", False): {"encoder_scale": 1.0, "learning_rate": 0.002},
 }
-"""Factor on initial weights and learning rate, for the estimator flips.
+"""The factor on initial weights, and the learning rate, for the estimator flips.
 
-A key is the network, and whether training has fewer than FAST_SHORT_STEPS steps.
+A key is (network, whether training has fewer than FAST_SHORT_STEPS steps).
 benchmarks/recipe.py chose the values with one layer of bits. Short training had 10,000 steps
 (nonlinear) or 30,000 steps (linear), and long training had 100,000 steps.
 """
 FAST_RATES = {"linear": 6e-3, "nonlinear": 3e-3}
-"""Learning rates by network, for estimators other than flips. benchmarks/time_to_bound.py chose
-them."""
+"""{network: learning rate} for all estimators except flips, chosen by benchmarks/time_to_bound.py.
+"""
 
 _PUBLISHED: Fields = {"batch_size": 100, "inputs": "raw", "prior_learning_rate": 0.0}
 RODEO: Fields = {
@@ -52,7 +52,7 @@ RODEO: Fields = {
 }
 """RODEO's protocol (docs/rodeo.md) for binary pixels and one layer of 200 bits."""
 RODEO_LAYERS: Fields = {"network": "linear", "estimator": "disarm", "num_samples": 2}
-"""Changes to RODEO for several stochastic layers, whose networks have no hidden layers."""
+"""Changes to RODEO for several stochastic layers. The networks then have no hidden layers."""
 RODEO_FASHION: Fields = {"learning_rate": 3e-4}
 """Changes to RODEO for binary pixels of Fashion MNIST."""
 RODEO_GAUSSIAN: Fields = {"learning_rate": 1e-4}
@@ -115,7 +115,11 @@ def _reinmax_shape(known: Fields) -> Fields:
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset: its fixed fields, and a function that adds fields which depend on other fields."""
+    """A preset of `arms train`.
+
+    `base` has the fields with fixed values. `adapt` is a function that takes all fields, and
+    returns further fields whose values depend on them.
+    """
 
     base: Fields
     adapt: Callable[[Fields], Fields] = lambda known: {}
@@ -131,9 +135,9 @@ DEFAULTS: Fields = {field.name: field.default for field in fields(TrainConfig)}
 
 
 def apply_preset(name: str, given: Fields | None = None) -> TrainConfig:
-    """Return the configuration of a preset, changed by the given fields.
+    """Return the configuration of a preset, with the fields in `given` replaced.
 
-    Given fields override fields of the preset, which override the defaults of `TrainConfig`.
+    The fields in `given` override the preset. The preset overrides the defaults of `TrainConfig`.
 
     >>> config = apply_preset("rodeo", {"dataset": "fashion-mnist", "estimator": "flips"})
     >>> config.learning_rate, config.estimator

@@ -13,17 +13,18 @@ from arms.estimators import as_estimator
 P0 = 0.499  # the value in the paper
 ESTIMATORS = ("arm", "disarm", "loorf", "arms-dirichlet", "arms-gaussian", "arms")
 BUDGETS = (2, 4, 6, 8, 10, 20, 50, 100)
-# If np is an integer, `arms` has no variance. With 97 intervals, a prime, this rarely happens.
+# If n times p is an integer, `arms` has no variance. With 97 intervals (a prime number), this
+# rarely happens.
 GRID_POINTS = 98
 NUMBERS_AT_ONCE = 200_000  # larger batches do not fit into the cache, and take twice as long
-LEARNING_RATE = 100.0  # takes 133 steps from 0.1 to 0.9; the paper takes about 20,000
+LEARNING_RATE = 100.0  # needs 133 steps from 0.1 to 0.9; the paper needs about 20,000
 
 
 @dataclass(frozen=True)
 class ToyCurve:
-    """The gradient variance of one estimator on the toy problem, at several probabilities.
+    """The gradient variances of one estimator on the toy problem, one per probability.
 
-    `probs` are the probabilities sigma(phi). All tensors are float64 `[points]`.
+    `probs` contains the probabilities sigma(phi). All tensors are float64 `[points]`.
     """
 
     estimator: str
@@ -35,14 +36,14 @@ class ToyCurve:
 
 @dataclass(frozen=True)
 class Ascent:
-    """Gradient ascents with one estimator in many replicas, starting at sigma(phi) = 0.1."""
+    """Gradient ascents with one estimator in many replicas. All start at sigma(phi) = 0.1."""
 
     estimator: str
     num_samples: int
     logits: Tensor  # before each step and after the last step, [steps + 1, replicas]
 
     def std(self) -> Tensor:
-        """Return the standard deviation of phi over the replicas, for each step, `[steps + 1]`."""
+        """Return the standard deviations `[steps + 1]` of phi over the replicas, one per step."""
         return self.logits.std(1)
 
 
@@ -57,9 +58,9 @@ def variance_curves(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[ToyCurve]:
-    """Measure the gradient variance of every estimator at probabilities from 0.1 to 0.9.
+    """Measure the gradient variance of every estimator at `points` probabilities from 0.1 to 0.9.
 
-    Each variance is that of `replicas` independent estimates at one of `points` probabilities.
+    Each variance is computed from `replicas` independent estimates at one probability.
     """
     probs, curves = probabilities(points), []
     batch = torch.logit(probs).expand(as_count(replicas, 2, "replicas"), -1).unsqueeze(-1)
@@ -78,9 +79,9 @@ def probabilities(points: int) -> Tensor:
 
 
 def exact_variance(estimator: str, num_samples: int, probs: Tensor) -> Tensor | None:
-    """Return the exact gradient variance of an estimator at each probability, `[points]`.
+    """Return the exact gradient variances `[points]` of an estimator at the probabilities `probs`.
 
-    Return None if no closed form is known.
+    Return None if no closed form of the variance is known.
     """
     made = as_estimator(estimator, num_samples)
     return univariate_variance(made, torch.logit(probs), P0**2, (1 - P0) ** 2)
@@ -93,9 +94,9 @@ def ascents(
     replicas: int = 1000,
     generator: Generator | None = None,
 ) -> list[Ascent]:
-    """Run gradient ascent with every estimator, in many replicas at once.
+    """Run gradient ascent on the toy problem with every estimator, in many replicas at once.
 
-    With the estimator `exact`, all replicas are equal.
+    The estimator `exact` has no noise, so all of its replicas are equal.
     """
     shape = (as_count(replicas, 2, "replicas"), 1)
     start = torch.full(shape, 0.1, dtype=torch.float64).logit()
@@ -112,9 +113,9 @@ def ascents(
 def measure(
     budgets: Sequence[int], replicas: int = 1000, seed: int = 0
 ) -> tuple[list[ToyCurve], list[Ascent]]:
-    """Return the variance curves for every n in `budgets`, and gradient ascents for a single n.
+    """Return the variance curves for every n in `budgets`, and the gradient ascents for one n.
 
-    The ascents use n = 10 if `budgets` contains 10, and the last budget otherwise.
+    The ascents use n = 10 if `budgets` contains 10. Otherwise, they use the last n in `budgets`.
     """
     generator = torch.Generator().manual_seed(seed)
     found = [variance_curves(n, replicas=replicas, generator=generator) for n in budgets]

@@ -34,7 +34,7 @@ Verb = Callable[..., None]
 
 
 def verbs() -> dict[str, Verb]:
-    """Return {name: function} for all subcommands. To add a subcommand, add one line here."""
+    """Return {name of a subcommand: its function}. To add a subcommand, add one line here."""
     from arms.bench.cli import audit, library, runs, sweep, train
 
     return {
@@ -61,7 +61,7 @@ def verbs() -> dict[str, Verb]:
 
 
 def main() -> None:
-    """Run the command line. For wrong usage, print one line on stderr and exit with code 2."""
+    """Run the command line. For wrong words, print one line on stderr, and exit with code 2."""
     words = sys.argv[1:]
     try:
         if words in (["--version"], ["-V"]):
@@ -87,19 +87,19 @@ def main() -> None:
             _discard_output()  # stdout may be on a full disk
         where = f"cannot use {error.filename}: " if error.filename else ""
         _end(f"{where}{error.strerror or error}: choose another path, or correct this problem")
-    except KeyboardInterrupt as stop:  # its argument says which step was saved, if any
+    except KeyboardInterrupt as stop:  # the argument of `stop` says which step was saved, if any
         saved = f"; {stop}: the same command resumes from there" if stop.args else ""
         _end(f"stopped{saved}", 130 if type(stop) is KeyboardInterrupt else 143)
 
 
 def _discard_output() -> None:
-    """Discard output that is not written yet, because writing it at exit would fail again."""
+    """Discard the buffered output, because Python's attempt to write it at exit would fail."""
     with suppress(OSError, ValueError):  # stdout is not a file in a notebook
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _end(message: str, code: int = 2) -> NoReturn:
-    """Print an error on stderr, on one line without control characters, and exit with `code`."""
+    """Print an error message on stderr as one line without control characters. Exit with `code`."""
     line = shorten_words(printable(" ".join(message.splitlines())), sys.argv[1:])
     with suppress(OSError):  # stderr may be on a full disk or closed; the exit code still counts
         sys.stderr.write(f"arms: {line}\n")
@@ -110,12 +110,12 @@ def _end(message: str, code: int = 2) -> NoReturn:
 
 
 def parse(verbs: Mapping[str, Verb], words: Sequence[str]) -> Callable[[], object]:
-    """Return a function without arguments that runs the command in `words`.
+    """Parse the words of a command line, and return a function without arguments that runs it.
 
-    The name of a subcommand may be two words, such as "data list".
+    The first words name a subcommand in `verbs`. A name may have two words, such as "data list".
 
     Raises:
-        ValueError: The words are invalid. The message is one line.
+        ValueError: The words are not a valid command. The message has one line.
     """
     first = words[0] if words else "--help"
     group = {verb: verbs[verb] for verb in verbs if verb.split()[0] == first}
@@ -149,10 +149,11 @@ def _parse_options(verb: str, function: Verb, words: Sequence[str]) -> Callable[
 
 
 def _later(function: Verb) -> Callable[..., Callable[[], None]]:
-    """Return a function with the same signature that only prepares a call of `function`.
+    """Return a function with the signature of `function` that delays the call.
 
-    The new function returns the prepared call, which first checks all paths among its arguments. In
-    this way, errors of the parser are separated from errors of the subcommand.
+    The new function does not call `function`. It returns a function without arguments, which checks
+    all paths among the arguments and then calls `function`. Errors of the parser are therefore
+    raised before any error of the subcommand.
     """
 
     @wraps(function)
@@ -172,13 +173,13 @@ def _later(function: Verb) -> Callable[..., Callable[[], None]]:
 
 
 def _paths(value: object) -> list[Path]:
-    """Return all paths in an argument, which may be a path, a tuple, or an object with fields."""
+    """Return all paths in a command's argument: a path, a tuple, or an object with fields."""
     inside = value if isinstance(value, tuple) else tuple(getattr(value, "__dict__", {}).values())
     return [value] if isinstance(value, Path) else [path for one in inside for path in _paths(one)]
 
 
 def _in_one_line(complaint: str) -> str:
-    """Return the parser's error as one line, without its title and its box.
+    """Return the parser's error message as one line, without the title and the frame around it.
 
     >>> _in_one_line("╭ Error ╮\\n│ Wrong: --n │\\n│ ── │\\n│ Perhaps you meant: │\\n│ --m INT │")
     'Wrong: --n: perhaps --m'
@@ -201,10 +202,10 @@ def _print_verbs(verbs: Mapping[str, Verb]) -> None:
 
 @contextmanager
 def naming_the_model(name: str | None) -> Iterator[None]:
-    """Convert exceptions in the block to a `ValueError` that names the user's model.
+    """Convert exceptions in the `with` block to a `ValueError` that names the user's model.
 
-    `ValueError` and `OSError` are not converted, because the command already prints them on one
-    line. Without a name, nothing is converted.
+    `ValueError` and `OSError` are not converted, because the command prints these errors on one
+    line anyway. If `name` is None, no exception is converted.
     """
     try:
         yield

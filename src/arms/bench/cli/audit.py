@@ -26,7 +26,7 @@ def audit(
     failure_rate: float = FAILURE_RATE,
     seed: int = 0,
 ) -> None:
-    """Test any gradient estimator for bias by enumeration, and compare its variance with LOORF.
+    """Test any gradient estimator for bias by enumeration, and compare its variance with LOORF's.
 
     The exit code is 1 if the estimator is biased, and 2 if it could not be audited.
 
@@ -36,14 +36,14 @@ def audit(
             function(objective, logits) that returns a gradient; weights for function(rewards) that
             returns weights of log-probabilities.
         latent: bits, categories, or module:name of a latent without batch axes and with few states.
-            The default is bits for gradients, and categories otherwise.
-        num_samples: Rewards per group, for weights.
-        best_of: The number k, if the target is the expected best of k rewards. By default, the
+            The default is bits for kind gradient, and categories otherwise.
+        num_samples: The number of rewards in a group, for kind weights.
+        best_of: The number k, if the target is the expected highest of k rewards. By default, the
             target is the expected reward.
         batched: Whether the function accepts a batch of rows. If not, each call gets one row.
         draws: Estimates per problem, at least 1,000; more draws detect smaller errors.
-        failure_rate: Accepted probability of calling a correct function biased.
-        seed: The seed of problems and draws.
+        failure_rate: Accepted probability that a correct function is called biased.
+        seed: The seed of the test problems and of the draws.
     """
     chosen: Any = latent
     if latent is not None and ":" in latent:

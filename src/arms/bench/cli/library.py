@@ -61,16 +61,16 @@ def check(
 
 
 def _find_latent(subject: str) -> Any:
-    """Return the latent that `subject`, module:attribute, names.
+    """Return the latent named by `subject`, which has the form module:attribute.
 
-    If the attribute is a function, call it, and return the latent that it creates.
+    If the attribute is a function, call the function, and return the latent that it creates.
     """
     found = find_attribute(subject)
     return call(found, "give a latent") if callable(found) else found
 
 
 def estimators() -> None:
-    """List all estimators, with their references and with their work for 8 samples."""
+    """List all estimators, each with its reference and with its work for 8 samples."""
     titles = {
         (True, False): "unbiased, gradient of the expectation",
         (True, True): "unbiased, gradient of the importance-weighted bound",
@@ -89,7 +89,7 @@ def estimators() -> None:
 
 
 def data_list(data_dir: Path | None = None) -> None:
-    """List all data sets, and whether they are available on this machine.
+    """List all data sets, and say which are available on this machine.
 
     Args:
         data_dir: Folder with data files; by default ARMS_DATA_DIR.

@@ -32,12 +32,12 @@ from arms.bench.runs.run import Run
 
 NAMED = {"schema", "dataset", "network", "structure", "estimator", "folded", "num_samples"}
 NAMED |= {"replicas", "steps", "seed"}
-"""Fields that `_described` does not list by name, because it shows them otherwise or omits them."""
+"""Fields that `_described` does not list by name. It shows or omits these fields in another way."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run, and options for loading its newest checkpoint."""
+    """Command-line options that name a run and load the run's newest checkpoint."""
 
     run: RunPath  # Run directory.
     model: ModelName = None  # The function that makes your own model, if the run has one.
@@ -45,7 +45,7 @@ class Checkpoint:
     data_dir: Path | None = None  # Folder with data files.
 
     def load(self, device: str = "cpu") -> tuple[Run, DiscreteVAE, Dataset]:
-        """Return the run, its model with the weights of the newest checkpoint, and its data set.
+        """Return the run, the model with the weights of the newest checkpoint, and the data set.
 
         Print a line if the run is unfinished, or if replicas have stopped.
         """
@@ -119,13 +119,13 @@ def evaluate(
     images: int | None = None,
     device: str = "auto",
 ) -> None:
-    """Print K-sample bounds in nats for a run's newest checkpoint: mean and std over replicas.
+    """Print K-sample bounds of a run's newest checkpoint in nats: mean and std over replicas.
 
     Args:
         source: The run.
-        samples: The values of K to evaluate; 1 is the ELBO.
+        samples: The values of K; K = 1 is the ELBO.
         split: The split of the data set.
-        images: Number of images; all by default.
+        images: The number of images; all by default.
         device: auto, cpu or cuda.
     """
     if images is not None:
@@ -149,18 +149,19 @@ def variance(
     batch_size: int = 20,
     device: str = "auto",
 ) -> None:
-    """Compare the gradient variance of estimators at a run's checkpoint, on one minibatch.
+    """Compare the gradient variances of estimators at a run's checkpoint, on one minibatch.
 
-    The table counts the evaluations and derivatives of the decoder, and shows the time of one
-    estimate. Biased estimators come last. Estimators with parameters are compared only if they are
-    named, and with initial parameters.
+    The table also shows the evaluations and derivatives of the decoder, and the time, of one
+    estimate. Biased estimators come last. Estimators with parameters are compared only if you name
+    them, and their parameters then have their initial values.
 
     Args:
         source: The run.
         estimators: Names of estimators. The default is all estimators that fit the budget, except
             enumeration and estimators with parameters.
-        num_samples: The number of samples n for one estimate; by default that of the run.
-        evaluations: The most evaluations of the decoder for one estimate. Give this number or n.
+        num_samples: The number of samples n for one estimate; by default the run's n.
+        evaluations: The largest number of evaluations of the decoder for one estimate. Pass either
+            this number or num_samples.
         repeats: The number of estimates of each estimator.
         batch_size: The number of images in the minibatch.
         device: auto, cpu or cuda.
@@ -190,12 +191,12 @@ def sample(
     output: Annotated[Path | None, tyro.conf.arg(aliases=["-o"], metavar="PATH")] = None,
     count: int = 10,
 ) -> None:
-    """Draw a PNG with test images, and with reconstructions and samples of each replica.
+    """Draw a PNG file with test images, and each replica's reconstructions and samples.
 
     Args:
         source: The run.
         output: The file to write; by default samples.png in the run directory.
-        count: Images per row.
+        count: The number of images per row.
     """
     as_count(count, 1, "--count")
     run, model, data = source.load()
@@ -207,7 +208,7 @@ def sample(
 
 
 def _described(config: TrainConfig) -> str:
-    """Describe a run's main fields, and those further fields that differ from their defaults."""
+    """Return a run's main fields as text, with all other fields that differ from their defaults."""
     parts = [config.dataset, config.network, f"{config.label} n={config.num_samples}"]
     parts += [f"R={config.replicas}"]
     parts += [f"{name} {value}" for name, value in identity(config).items() if name not in NAMED]
@@ -215,7 +216,7 @@ def _described(config: TrainConfig) -> str:
 
 
 def _progress(run: Run) -> str:
-    """Return the progress of a run as text, with its test bounds if it has ended."""
+    """Return the progress of a run as text. If the run has ended, add the test bounds."""
     steps = run.config().steps
     try:
         result, has_diverged = run.result(), run.has_diverged()

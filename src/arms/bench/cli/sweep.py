@@ -44,7 +44,7 @@ class Options:
     checkpoint_seconds: float = CHECKPOINT_SECONDS
 
     def of_sweep(self) -> dict[str, Any]:
-        """Return the options, except `scale`, as arguments of `arms.bench.sweep`."""
+        """Return all options except `scale` as keyword arguments of `arms.bench.sweep`."""
         options = {name: value for name, value in vars(self).items() if name != "scale"}
         return options | {"notify": print_plain}
 
@@ -109,8 +109,9 @@ def sweep_paper(
         results: Folder of archives, such as that of the repository. Runs in the archives are not
             trained again, and new runs are added to the archives.
         page: The Markdown page. It is written only at the scale of the paper.
-        minutes: Time limit. Training stops after a save. A run is started only if previous runs
-            show that the time suffices. 0 trains nothing, and writes the archives and the page.
+        minutes: Time limit. Training stops after a save. A run is started only if the durations of
+            earlier runs show that the time suffices. 0 trains nothing, but still writes the
+            archives and the page.
         dry_run: List the missing numbers, and write nothing.
         scale: Scale of the runs. Only results at the paper's scale are comparable with the paper.
         device: cpu, cuda, cuda:N, or auto. On a GPU, runs are trained together.
@@ -154,7 +155,7 @@ def experiments_run(
     output: Output = Path("experiments"),
     device: str = "auto",
 ) -> None:
-    """Train the missing runs of a figure or table of the paper, and write its page.
+    """Train the missing runs of a figure or table of the paper, and write a page about them.
 
     Args:
         name: A name that `arms experiments list` shows, or all.
@@ -214,9 +215,10 @@ def toy(
     """Measure gradient variances on the paper's toy problem, and draw figure 2 of the paper.
 
     Args:
-        num_samples: Numbers of samples n, with one panel for each n.
-        replicas: The number of estimates at each of 98 probabilities, and of gradient ascents.
-        seed: Seed of the generator.
+        num_samples: The numbers of samples n; the figure has one panel for each n.
+        replicas: The number of estimates at each of 98 probabilities. It is also the number of
+            gradient ascents.
+        seed: The seed of the generator.
         output: Folder for the figures (.svg, .pdf, .png) and the numbers (.csv).
     """
     from arms.bench.report.paper_figures import write_toy

@@ -41,13 +41,13 @@ DEMO_CONFIG = TrainConfig(
 )
 DEMO_ESTIMATORS = ("flips", "midpoint", "arms", "arms-dirichlet", "disarm", "loorf")
 SHAPE = ("network", "latents", "categories", "layers")
-"""Fields of the configuration that are given by your own model, if there is one."""
+"""Fields of the configuration that your own model determines, if you pass one."""
 
 
 def _flag(field: "Field[Any]") -> tuple[str, Any, None]:
-    """Return name, type and default of the command-line option for a configuration field.
+    """Return (name, type, default) of the command-line option for a field of the configuration.
 
-    The default is None, which means that the option is not given.
+    The default is None, which means that the option was not given.
     """
     hint = get_type_hints(TrainConfig)[field.name]
     metavar = f"{{{','.join(NETWORKS)}}}" if field.name == "network" else None
@@ -153,7 +153,7 @@ def demo(
     Args:
         output: Folder for the runs and the report.
         steps: Optimization steps per estimator.
-        replicas: The number of replicas of each estimator, which are trained together.
+        replicas: The number of replicas per estimator. All of them are trained together.
     """
     from arms.bench.report import build_report  # imports matplotlib, which is slow
 
@@ -169,7 +169,7 @@ def demo(
 
 
 def _comparison(runs: Sequence[Run]) -> Table:
-    """Return a table of the final bounds of runs and of their last gradient variances."""
+    """Return a table with the final bounds and the last gradient variance of each run."""
     bounds = [("train", 1), ("test", 1), ("test", TEST_BOUND_SAMPLES)]
     headings = ["work", *(f"{split} K={count}" for split, count in bounds), GRADIENT_VARIANCE.brief]
     table = Table(title="digits, linear, n = 4: bounds in nats, higher is better", box=SIMPLE)

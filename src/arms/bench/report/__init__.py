@@ -18,7 +18,7 @@ __all__ = ["Collection", "Problem", "build_report", "collect", "summary"]
 def build_report(
     run_paths: Sequence[Path | str], output: Path | str, *, files: bool = True
 ) -> Collection:
-    """Write a page that compares runs. Return the runs, and the problems with reading them.
+    """Write a page that compares runs. Return the runs, and the problems found while reading them.
 
     The page lists runs that are missing, unfinished or broken. Such runs do not cause an error.
 
@@ -71,9 +71,9 @@ def _section(group: Group, index: int, folder: Path | None) -> Section:
 
 
 def _write_budgets(sections: Sequence[Section], folder: Path) -> list[Path]:
-    """Write figures that compare several n, and return the paths of the files.
+    """Write figures that compare several numbers of samples n. Return the paths of the files.
 
-    Sections whose settings differ only in n share a figure.
+    Sections with the same setting, except for n, share a figure.
     """
     families: dict[Setting, dict[int, Mapping[str, Panel]]] = {}
     for section in sections:
@@ -90,7 +90,7 @@ def _write_budgets(sections: Sequence[Section], folder: Path) -> list[Path]:
 
 
 def _slug(setting: Setting) -> str:
-    """Return a part of a file name for a setting, with only letters, digits and dashes."""
+    """Return a text for file names that describes a setting in letters, digits and dashes."""
     words = re.sub(r"[^a-z0-9]+", "-", f"{setting.dataset}-{setting.network}".lower())
     rule = re.sub("[^a-z]", "", setting.decoder_samples)[:10]
     return f"{words.strip('-')[:60]}-n{setting.num_samples}-{setting.steps}-{rule}"

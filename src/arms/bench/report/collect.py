@@ -20,7 +20,7 @@ MAX_PICTURE_BYTES = 4 * 2**20
 
 
 class Problem(NamedTuple):
-    """A path or run that is missing, unfinished, diverged or damaged, with the reason."""
+    """A path or a run that cannot be reported as usual, and the reason in words."""
 
     where: str
     what: str
@@ -28,7 +28,7 @@ class Problem(NamedTuple):
 
 @dataclass(frozen=True)
 class RunData:
-    """The data of one run that a report shows, checked for errors."""
+    """The data of one run, checked for errors, as a report shows them."""
 
     path: Path
     config: TrainConfig
@@ -50,16 +50,16 @@ class RunData:
 
 
 class Collection(NamedTuple):
-    """The runs under some paths, with the problems found while reading them."""
+    """Runs that were read for a report, and the problems found while reading them."""
 
     runs: Sequence[RunData]
     problems: Sequence[Problem]
 
 
 def collect(paths: Sequence[Path | str]) -> Collection:
-    """Return the runs of run directories, archives, and folders that contain them.
+    """Read all runs at the given paths: run directories, archives, or folders of both.
 
-    The runs of each path are in alphabetical order. A run that is in several paths is read once.
+    The runs at each path are in alphabetical order. A run that is at several paths is read once.
     """
     runs: dict[Path, RunData] = {}
     problems: list[Problem] = []
@@ -112,11 +112,8 @@ def _read(run: Run, problems: list[Problem]) -> RunData:
 
 
 def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
-    """Return the complete records of a run, and a description of each problem.
-
-    The records are in the order of their steps.
-    """
-    # Read the lines before the records, because a running training may append lines in between.
+    """Return the complete records of a run, sorted by step, and one text for each problem."""
+    # Read the lines before the records, because a run in training may append lines in between.
     lines = run.metric_lines()
     records = [record for record in run.metrics() if is_complete(record, config.replicas)]
     stopped, found = stopped_replicas(records), []
@@ -135,10 +132,11 @@ def _metrics(run: Run, config: TrainConfig) -> tuple[list[Record], list[str]]:
 
 
 def _without_repeats(runs: list[RunData], problems: list[Problem]) -> list[RunData]:
-    """Return the runs without repetitions, and add a problem for each run that is left out.
+    """Return the runs without repetitions. Add a problem to `problems` for each run left out.
 
-    A run repeats another if they differ only in the number of replicas and in `ObservationConfig`.
-    Of such runs, keep one that has bounds, with as many replicas as possible.
+    Two runs repeat each other if they differ only in the number of replicas and in fields of
+    `ObservationConfig`. Of such runs, prefer those with bounds, and among these keep the one with
+    the most replicas.
     """
     observation = {name: getattr(TrainConfig, name) for name in OBSERVATION}
     by_training: dict[TrainConfig, list[RunData]] = {}

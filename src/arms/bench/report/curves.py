@@ -1,4 +1,4 @@
-"""Training curves: mean and standard deviation of every metric over replicas, thinned."""
+"""Training curves with few points: each metric's mean and standard deviation over replicas."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,10 @@ MAX_POINTS = 200  # per curve; a panel on a screen cannot show more
 
 
 def training_panels(group: Group) -> dict[str, Panel]:
-    """Return {key of a metric: its panel} for every recorded metric. Each row has one curve."""
+    """Return {key of a metric: its panel} for every recorded metric.
+
+    Each panel has one curve for every row of the group.
+    """
     panels = {}
     for key, metric in METRICS.items():
         curves = [curve for row in group.rows if (curve := _curve(row, metric)) is not None]
@@ -28,9 +31,9 @@ def training_panels(group: Group) -> dict[str, Panel]:
 
 
 def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | None]]:
-    """Return a grid of panels with a column for each n and a row for each metric.
+    """Return a grid of panels with a row for each metric, and a column for each n.
 
-    `panels` is {n: {key of a metric: its panel}}. Where there is no panel, the grid has None.
+    `panels` is {n: {key of a metric: its panel}}. The grid has None where there is no panel.
     """
     grid = []
     for key, metric in METRICS.items():
@@ -44,10 +47,10 @@ def budget_grid(panels: Mapping[int, Mapping[str, Panel]]) -> list[list[Panel | 
 
 
 def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
-    """Return the limits of the vertical axis that contain the curves from step `first` on.
+    """Return limits (low, high) for the vertical axis of a panel.
 
-    The limits include the bands. The steep start of the curves may be outside. Return None if the
-    curves are constant.
+    From step `first` on, the limits contain all curves and their bands. Before this step, the steep
+    start of a curve may be outside. Return None if all curves are constant.
     """
     bands = [np.array([curve.low or curve.y, curve.high or curve.y]) for curve in curves]
     late = [np.array(curve.x) >= first for curve in curves]
@@ -58,7 +61,7 @@ def _frame(curves: Sequence[Curve], first: float) -> tuple[float, float] | None:
 
 
 def _curve(row: Row, metric: Metric) -> Curve | None:
-    # Leave out unfinished runs: the row's mean curve would end where the shortest run ends.
+    # Leave out unfinished runs, because the mean curve would end where the shortest run ends.
     runs = [
         {record["step"]: record[metric.key] for record in run.metrics if metric.key in record}
         for run in row.evaluated_runs or row.runs
@@ -84,7 +87,7 @@ def _curve(row: Row, metric: Metric) -> Curve | None:
     if left == 1:
         return curve
     std = values.std(1, ddof=1)
-    # On a logarithmic axis the lower edge stays above zero.
+    # On a logarithmic axis, the lower edge of the band must be above zero.
     low = np.where((mean > std) | (metric.scale != "log"), mean - std, mean / 10)
     return replace(curve, low=low.tolist(), high=(mean + std).tolist())
 

@@ -21,7 +21,7 @@ from matplotlib.ticker import EngFormatter, LogFormatter, MaxNLocator
 
 from arms.bench.runs.files import make_folder, replace_file
 
-COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75  # inches, for a single panel and for several panels
+COLUMN_WIDTH, PAGE_WIDTH = 3.25, 6.75  # inches: for one panel, for several
 # Files contain no dates, so that they change only with the figure.
 STAMPS: Mapping[str, Any] = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}
 SETTINGS: dict[str, Any] = {
@@ -105,8 +105,8 @@ STYLES |= {f"{name} (unfolded)": replace(STYLES[name], marker="X") for name in U
 def style_of(estimator: str) -> Style:
     """Return the style of an estimator.
 
-    If STYLES does not contain the estimator, its dash and marker depend on its name, and it is
-    black.
+    If STYLES does not contain the estimator, the style is black, and its dash and marker are
+    derived from the estimator's name.
     """
     if estimator in STYLES:
         return STYLES[estimator]
@@ -118,7 +118,7 @@ def style_of(estimator: str) -> Style:
 
 @dataclass(frozen=True)
 class Curve:
-    """A curve of a panel, with a band between `low` and `high` if they are given.
+    """A curve in a panel. If `low` and `high` are given, the area between them is a band.
 
     Curves with the same name share a legend entry.
     """
@@ -133,14 +133,14 @@ class Curve:
     width: float = 1.3
 
     def look(self) -> dict[str, Any]:
-        """Return color, marker and line style of the curve as arguments of matplotlib."""
+        """Return the curve's color, marker and line style as keyword arguments for matplotlib."""
         line = {"linestyle": DASHES[self.style.dash], "linewidth": self.width}
         return {"color": self.style.color, "marker": self.style.marker, **line}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Curves that share two axes. Without `ylim`, the vertical axis shows all data."""
+    """One diagram with several curves. Without `ylim`, the vertical axis shows all data."""
 
     curves: Sequence[Curve]
     title: str = ""
@@ -154,9 +154,10 @@ class Panel:
 def draw(
     grid: Sequence[Sequence[Panel | None]], formats: Sequence[str] = ("svg", "pdf", "png")
 ) -> dict[str, bytes]:
-    """Draw a grid of panels with a common legend. Return the content of a file for each format.
+    """Draw a grid of panels with one common legend. Return {format: content of the file}.
 
-    In SVG files, the parts of a curve have the id `curve-<i>`, and its legend entry has `key-<i>`.
+    In an SVG file, all parts of curve number i have the id `curve-<i>`, and its entry in the legend
+    has the id `key-<i>`.
     """
     panels = [panel for row in grid for panel in row]
     legend = {curve.name: curve for panel in panels if panel for curve in panel.curves}
@@ -179,9 +180,9 @@ def draw(
 
 
 def write_figure(files: Mapping[str, bytes], folder: Path, name: str) -> list[Path]:
-    """Write a figure to one file per format, and return the paths.
+    """Write one file for each format of a figure. Return the paths of the files.
 
-    `files` contains the contents by format, as `draw` returns them.
+    `files` is {format: content of the file}, as returned by `draw`.
     """
     make_folder(folder)
     paths = [folder / f"{name}.{ending}" for ending in files]

@@ -1,4 +1,4 @@
-"""Groups of comparable runs, with one row per estimator."""
+"""Groups of comparable runs. Each group has one row per estimator."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -8,12 +8,12 @@ from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.report.collect import RunData
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
 
-POOLED_FIELDS = {"seed", "replicas"}  # runs that differ only in these fields form one row
+POOLED_FIELDS = {"seed", "replicas"}  # runs that differ only in these fields are in the same row
 DECODER_RULES = {"all": "decoder on all samples", "extra": "decoder on one extra sample"}
 
 
 class Setting(NamedTuple):
-    """The fields of a configuration that are equal in all rows of a comparison."""
+    """The fields of a configuration that all runs of a comparison have in common."""
 
     dataset: str
     network: str
@@ -30,7 +30,10 @@ class Setting(NamedTuple):
 
     @property
     def parts(self) -> list[str]:
-        """The fields in words, in a fixed order. A field that needs no mention is ""."""
+        """The setting in words, one text per field, in a fixed order.
+
+        The text is "" for a field that need not be mentioned.
+        """
         structure = f" (structure {self.structure})" if self.structure else ""
         kind = "latents" if self.categories > 2 else "bits"
         layers = f"{len(self.layers)} layers of {', '.join(map(str, self.layers))} {kind}"
@@ -54,7 +57,7 @@ class Setting(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """Runs that differ only in the seed and in the number of replicas. Their replicas are pooled."""
+    """Runs that differ only in the seed and the number of replicas. Their replicas are pooled."""
 
     label: str
     estimator: str
@@ -62,17 +65,17 @@ class Row:
 
     @property
     def biased(self) -> bool:
-        """Whether the estimator is biased. If so, its label says so, and no number is bold."""
+        """Whether the estimator is biased. If it is, the label says so, and no number is bold."""
         return self.estimator in BIASED_ESTIMATORS
 
     @property
     def pictured(self) -> RunData | None:
-        """The first run that has a picture of samples, or None."""
+        """The first run of the row with a picture of samples, or None if no run has one."""
         return next((run for run in self.runs if run.picture), None)
 
     @property
     def evaluated_runs(self) -> list[RunData]:
-        """The runs that have bounds at their last step."""
+        """The runs of the row that have bounds at their last step."""
         return [run for run in self.runs if run.bounds is not None]
 
 
@@ -80,7 +83,7 @@ class Row:
 class Group:
     """A comparison of runs that have the same setting.
 
-    Rows are in the order of `ALL_ESTIMATORS`, in which biased estimators come last.
+    The rows are in the order of `ALL_ESTIMATORS`, which ends with the biased estimators.
     """
 
     setting: Setting
@@ -88,14 +91,14 @@ class Group:
 
     @property
     def notes(self) -> list[str]:
-        """The notes of these runs, such as warnings about data sets, without duplicates."""
+        """The notes of the group's runs, such as warnings about data sets, without duplicates."""
         return list(dict.fromkeys(run.note for row in self.rows for run in row.runs if run.note))
 
 
 def group_runs(runs: Iterable[RunData]) -> list[Group]:
-    """Return a group for each setting of the runs.
+    """Return one group for each setting that occurs among the runs.
 
-    The setting contains the structure of the user's model only if models with the same name have
+    A setting contains the structure of a user's model only if two models have the same name but
     different structures.
     """
     by_setting: dict[Setting, list[RunData]] = {}
@@ -119,10 +122,10 @@ def setting_of(config: TrainConfig) -> Setting:
 
 
 def _rows(runs: Sequence[RunData]) -> list[Row]:
-    """Return the rows of a group. Runs that differ only in their seeds share a row.
+    """Return the rows of the group of these runs. Runs that differ only in seeds share a row.
 
-    Rows of one estimator that differ in another field, such as the learning rate, have this field
-    in their labels.
+    If two rows have the same estimator, but different values of another field, such as the learning
+    rate, their labels contain this field.
     """
     omitted = {*Setting._fields, *OBSERVATION, *POOLED_FIELDS, "folded"} - {"latents"}
     by_fields: dict[tuple[tuple[str, str], ...], list[RunData]] = {}
@@ -143,7 +146,10 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
 
 
 def cost_in_words(estimator: str, num_samples: int) -> list[str]:
-    """Return an estimator's evaluations and derivatives in words, or [] if they are n and 0."""
+    """Return texts with an estimator's numbers of evaluations and derivatives.
+
+    Return [] if the estimator makes n evaluations and uses no derivatives.
+    """
     if estimator not in ALL_ESTIMATORS:
         return []
     needs = as_estimator(estimator, num_samples).design.needs

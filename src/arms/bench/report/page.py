@@ -1,4 +1,4 @@
-"""The HTML page, a single file in which all text from run directories is escaped."""
+"""The HTML page of a report. It is a single file, and escapes all text from run directories."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ ID = re.compile(r"\b[mp][0-9a-f]{10}\b")  # ids of markers and clip paths
 
 
 class Section(NamedTuple):
-    """One comparison on the page."""
+    """One comparison of runs on the page: a group, with its table and its figures."""
 
     group: Group
     tables: Sequence[Table]
@@ -35,7 +35,7 @@ class Section(NamedTuple):
 
     @property
     def first_panel(self) -> str:
-        """The key of the section's first panel: that of the test bound, if it was recorded."""
+        """The key of the metric that is shown first: the test bound, if it was recorded."""
         bounds = [key for key in self.panels if key.startswith("test_bound")]
         return [*bounds, *self.panels][0]
 
@@ -48,7 +48,7 @@ def render(
 ) -> str:
     """Return the page as HTML.
 
-    `files` are the written files that belong to no single section.
+    `files` has the paths of files that do not belong to one section. The page lists them.
     """
     loader = PackageLoader("arms.bench.report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
@@ -71,14 +71,14 @@ def render(
 
 
 def strip(run: RunData) -> str:
-    """Return the CSS aspect ratio of a run's picture, cut off below the first replica."""
+    """Return the CSS aspect ratio of the top of a run's picture, down to the first replica."""
     assert run.picture
     width, height = (int.from_bytes(run.picture[at : at + 4]) for at in (16, 20))  # PNG header
     return f"{width} / {max(1, height * 3 // (1 + 2 * run.config.replicas))}"
 
 
 def summary(collection: Collection) -> str:
-    """Return one line with the numbers of runs and replicas, the data sets, and incomplete runs."""
+    """Return one line: the numbers of runs and replicas, the data sets, and incomplete runs."""
     runs = collection.runs
     replicas = sum(run.config.replicas for run in runs)
     datasets = ", ".join(sorted({shorten(run.config.dataset) for run in runs})) or "no data"
@@ -94,7 +94,7 @@ def summary(collection: Collection) -> str:
 
 
 def _numbers(panel: Panel) -> Markup:
-    """Return the rounded numbers of a panel's curves as JSON, for the script of the page."""
+    """Return the points of a panel's curves, rounded, as JSON for the page's script."""
     form = ".2e" if panel.log else ".2f"
     curves: list[dict[str, object]] = []
     for curve in panel.curves:
@@ -112,9 +112,9 @@ def _numbers(panel: Panel) -> Markup:
 
 
 def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
-    """Return an SVG file as an element of the page.
+    """Return the content of an SVG file as an HTML element for the page.
 
-    `names` gives short names to the styles and ids of the file.
+    `names` is {style or id in the file: short name}.
     """
     whole = fromstring(svg)  # noqa: S314 (matplotlib wrote it)
     for grid in (one for one in whole.iter() if "tick_" in one.get("id", "")):
@@ -125,9 +125,9 @@ def _inline(svg: bytes, names: Mapping[str, str]) -> Markup:
 
 
 def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
-    """Return a list with a shortened copy of an SVG element.
+    """Return a list with one SVG element, a shortened copy of `element`.
 
-    If the element has no effect of its own, the list contains its shortened children instead.
+    If `element` has no effect of its own, return its shortened children instead.
     """
     slim = Element(element.tag.rpartition("}")[2])
     slim.text = (element.text or "").strip() or None
@@ -152,7 +152,7 @@ def _slim(element: Element, names: Mapping[str, str]) -> list[Element]:
 
 
 def _short_path(path: str) -> str:
-    """Return the data of an SVG path with relative coordinates, rounded to 0.1 pt."""
+    """Return the data of an SVG path, rewritten in relative coordinates rounded to 0.1 pt."""
     numbers = np.array(NUMBER.findall(path), float)
     if "C" in path or path.count("M") > 1 or np.abs(numbers).max() < 5:  # a marker, or a tick
         return NUMBER.sub(lambda found: f"{float(found[0]):.3g}", " ".join(path.split()))

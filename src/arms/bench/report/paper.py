@@ -1,4 +1,4 @@
-"""The numbers of the ARMS paper (Dimitriev & Zhou, ICML 2021), and their caveats.
+"""The numbers of the ARMS paper (Dimitriev & Zhou, ICML 2021), and caveats about them.
 
 The numbers are in paper_tables.json, under our names of estimators. The paper's ARMS-D, ARMS-N and
 ARMS-MS are our arms-dirichlet, arms-gaussian and arms-ms-dirichlet. The paper does not fold the
@@ -33,7 +33,7 @@ REPEATED_ROW = "The paper's table 1 repeats its table 3 in this row (Omniglot, l
 
 
 class Printed(NamedTuple):
-    """One number of the paper with its ±, and the number of its table."""
+    """One number of the paper, with the paper's ± and the number of the paper's table."""
 
     table: int
     mean: float
@@ -41,11 +41,11 @@ class Printed(NamedTuple):
 
 
 def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
-    """Return the paper's number for an estimator on a split.
+    """Return the paper's number for an estimator in a setting, on one split of the data set.
 
-    Return None if the paper has no number for this setting.
+    Return None if the paper has no such number.
     """
-    # The paper has one layer of bits, binary pixels, centered inputs and a sampled KL divergence.
+    # The paper's models have one layer of bits, binary pixels, centered inputs and a sampled KL.
     if setting.layers or setting.categories > 2 or setting.likelihood != "bernoulli":
         return None
     if (setting.inputs, setting.kl) != ("centered", "sampled"):
@@ -55,12 +55,12 @@ def printed(setting: Setting, estimator: str, split: str) -> Printed | None:
 
 
 def released_default_k(estimator: str, num_samples: int) -> int:
-    """Return K of the bound that the authors' code reports by default for an estimator."""
+    """Return the K of the bound that the authors' released code reports by default."""
     return max(1, num_samples // 2) if estimator in HALF_BUDGET else num_samples
 
 
 def caveats(group: Group) -> tuple[str, ...]:
-    """Return remarks on the comparison of a group's numbers with the paper's."""
+    """Return remarks for readers who compare a group's numbers with the paper's numbers."""
     lines, setting = [UNCERTAIN_K], group.setting
     if any(row.estimator == "disarm-ms (unfolded)" for row in group.rows):
         lines.append(REPEATED_DISARM)
@@ -73,7 +73,10 @@ def caveats(group: Group) -> tuple[str, ...]:
 
 
 def _departure(group: Group, name: str) -> str:
-    """Describe how a field of the group's configurations differs from the paper, or return ""."""
+    """Return a text that says how the field `name` of a group's runs differs from the paper.
+
+    Return "" if the field is as in the paper.
+    """
     configs = [run.config for row in group.rows for run in row.runs]
     if name == "decoder_samples":  # on a bound, the paper also trains the decoder on all samples
         configs = [one for one in configs if not one.make_estimator().target.subtracts_log_q]
@@ -86,7 +89,7 @@ def _departure(group: Group, name: str) -> str:
 
 @cache
 def all_printed() -> Mapping[tuple[str, str, int, str, str], Printed]:
-    """Return all numbers of the paper, by (data set, network, n, split, estimator)."""
+    """Return {(data set, network, n, split, estimator): number} for all numbers of the paper."""
     text = files("arms.bench.report").joinpath("paper_tables.json").read_text(encoding="utf-8")
     return {
         (dataset, network, n, split, estimator): Printed(table, mean, plus_minus)

@@ -22,7 +22,7 @@ PROBABILITY = "\u03c3(φ)"
 
 
 class Correlations(NamedTuple):
-    """The correlation of two samples of a bit for every coupling, at several probabilities p.
+    """For every coupling of bits, the correlation of two samples at several probabilities p.
 
     `bound` is the smallest possible correlation. All tensors are float64 `[points]`.
     """
@@ -34,21 +34,21 @@ class Correlations(NamedTuple):
 
 
 def smallest_correlation(probs: Tensor, n: int) -> Tensor:
-    """Return the smallest correlation that n exchangeable samples of a bit can have, `[points]`.
+    """Return the smallest correlation that n exchangeable samples of a bit can have.
 
-    A bit is 1 with probability p, one of `probs`, and any two samples have the correlation rho. The
-    sum of the samples is an integer with mean np. Its variance n p(1-p) (1 + (n-1) rho) is
-    therefore at least {np}(1 - {np}), where {.} is the fractional part. References: Hoernig (2018),
-    and docs/math/systematic.md.
+    The result `[points]` has one entry for each probability p in `probs`. Let rho be the
+    correlation of any two samples. The sum of the samples is an integer with mean np. The variance
+    of the sum, n p(1-p) (1 + (n-1) rho), is therefore at least {np}(1 - {np}), where {np} is the
+    fractional part of np. References: Hoernig (2018), and docs/math/systematic.md.
     """
     part = (as_count(n, 2, "n") * probs).frac()
     return (part * (1 - part) / (n * probs * (1 - probs)) - 1) / (n - 1)
 
 
 def correlation_curves(num_samples: int = 5, points: int = 401) -> Correlations:
-    """Return the exact correlations of two samples for all couplings of bits.
+    """Return the exact correlation of two samples, for every coupling of bits.
 
-    They are computed at `points` - 2 probabilities, evenly spaced between 0 and 1.
+    The correlations are computed at `points` - 2 probabilities, evenly spaced between 0 and 1.
     """
     probs = torch.linspace(0, 1, as_count(points, 3, "points"), dtype=torch.float64)[1:-1]
     curves = {"independent": torch.zeros_like(probs)}
@@ -62,7 +62,10 @@ def correlation_curves(num_samples: int = 5, points: int = 401) -> Correlations:
 
 
 def write_correlations(found: Correlations, folder: Path) -> list[Path]:
-    """Write a figure of the correlations and a table of its numbers, and return their paths."""
+    """Write a figure of the correlations and a table with its numbers.
+
+    Return the paths of the files.
+    """
     probs, wide = found.probs.tolist(), Style("#cccccc", "solid", "none")
     curves = [Curve("smallest possible", wide, probs, found.bound.tolist(), width=5)]
     for name, values in found.of_coupling.items():
@@ -82,7 +85,10 @@ def write_correlations(found: Correlations, folder: Path) -> list[Path]:
 
 
 def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path) -> list[Path]:
-    """Write the figures of the toy problem and tables of their numbers, and return their paths."""
+    """Write the figures of the toy problem and tables with their numbers.
+
+    `paths` are gradient ascents, not file paths. Return the paths of the files.
+    """
     budgets = sorted({curve.num_samples for curve in curves})
     panels: list[Panel | None] = [
         _variance_panel([curve for curve in curves if curve.num_samples == n]) for n in budgets
@@ -108,9 +114,10 @@ def write_toy(curves: Sequence[ToyCurve], paths: Sequence[Ascent], folder: Path)
 
 
 def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
-    """Return the panel for one n, with measured variances as dots and exact variances as lines.
+    """Return the panel of gradient variances for one number of samples n.
 
-    If no closed form is known, the line shows measured variances.
+    Dots show measured variances, and lines show exact variances. If no closed form is known for an
+    estimator, its line shows measured variances.
     """
     n, drawn = curves[0].num_samples, []
     width = 1.1 if n <= 10 else 0.7  # thin lines keep the arches separate
@@ -130,10 +137,10 @@ def _variance_panel(curves: Sequence[ToyCurve]) -> Panel:
 
 
 def _ascent_panels(paths: Sequence[Ascent]) -> list[Panel]:
-    """Return two panels about gradient ascents.
+    """Return two panels about the gradient ascents in `paths`.
 
-    The first shows the ascents with the most and the least noise, and the second the standard
-    deviations of all ascents.
+    The first panel shows the ascents with the most and with the least noise. The second panel shows
+    the standard deviation over replicas, for all ascents.
     """
     steps, extremes, spread = list(range(len(paths[0].logits))), [], []
     quantiles = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)

@@ -1,6 +1,6 @@
 """Comparison tables: mean and standard deviation over replicas, with the best numbers in bold.
 
-No column mixes different K, the number of samples in the bound.
+All bounds in one column have the same number of samples K.
 """
 
 import csv
@@ -37,7 +37,7 @@ LATEX_ESCAPES = str.maketrans(
 
 @dataclass(frozen=True)
 class Cell:
-    """Mean and standard deviation over replicas, or a number of the paper with its ±."""
+    """A number of a table: our mean and standard deviation, or the paper's number and its ±."""
 
     mean: float
     std: float | None  # None for a single replica
@@ -53,7 +53,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of numbers with labels and headings. `name` is the name of its files without suffix."""
+    """A table of numbers with row labels and column headings.
+
+    `name` is the name of the table's files, without the suffix.
+    """
 
     title: str
     name: str
@@ -64,7 +67,7 @@ class Table:
 
 
 def comparison_table(group: Group, name: str) -> Table | None:
-    """Return a table of the bounds of a group, or None if no run has bounds."""
+    """Return a table of a group's bounds, or None if no run in the group has bounds."""
     rows = [row for row in group.rows if row.evaluated_runs]
     n, columns = group.setting.num_samples, {}
     for split, ks in {"train": {1, n}, "test": {1, n, TEST_BOUND_SAMPLES}}.items():
@@ -79,7 +82,7 @@ def comparison_table(group: Group, name: str) -> Table | None:
 
 
 def headline(group: Group) -> str | None:
-    """Return a sentence about the unbiased estimator with the highest test bound.
+    """Return text that names the unbiased estimator with the highest test bound in a group.
 
     Return None if fewer than two unbiased estimators have a test bound.
     """
@@ -105,10 +108,10 @@ def headline(group: Group) -> str | None:
 
 
 def beside_paper(group: Group, name: str) -> list[Table]:
-    """Return tables with our numbers next to the paper's.
+    """Return tables that show a group's numbers next to the paper's numbers.
 
-    The authors' code reports a bound whose default K depends on the estimator. Estimators with the
-    same K share a table.
+    The authors' code reports a bound, and its default K depends on the estimator. Estimators with
+    the same default K share a table.
     """
     by_k: dict[int, list[Row]] = {}
     for row in group.rows:
@@ -138,9 +141,9 @@ def _beside_paper(group: Group, k: int, name: str) -> Table | None:
 
 
 def overview_table(groups: Sequence[Group], name: str) -> Table | None:
-    """Return a table of test bounds, with a row for each group and a column for each label.
+    """Return a table of test bounds, with a row for each group and a column for each row label.
 
-    Return None if fewer than two groups have such bounds.
+    Return None if fewer than two groups have test bounds.
     """
     labels = [row.label for group in groups for row in group.rows if row.evaluated_runs]
     columns = list(dict.fromkeys(labels))
@@ -179,9 +182,9 @@ def _has_more_evaluations(row: Row) -> bool:
 
 
 def bound_cell(row: Row, split: str, k: int) -> Cell | None:
-    """Return the mean and standard deviation of a row's K-sample bound over surviving replicas.
+    """Return a cell with a row's `k`-sample bound: mean and std over the surviving replicas.
 
-    Return None if one of the row's runs does not have this bound, or if no replica survives.
+    Return None if a run of the row does not have this bound, or if no replica survives.
     """
     lists = [(run.bounds or {}).get(split, {}).get(k) for run in row.evaluated_runs]
     values = [value for one in lists for value in surviving(one or [])]
@@ -191,7 +194,7 @@ def bound_cell(row: Row, split: str, k: int) -> Cell | None:
 def summarize(values: Sequence[float]) -> Cell:
     """Return a cell with the mean and standard deviation of these values.
 
-    If a value is not finite or too large, the cell has NaN and None instead.
+    If a value is not finite or is too large, the cell has the mean NaN and no standard deviation.
     """
     if not all(is_drawable(value) for value in values):
         return Cell(math.nan, None, len(values))
@@ -199,10 +202,10 @@ def summarize(values: Sequence[float]) -> Cell:
 
 
 def mark_best(cells: Sequence[Cell | None], biased: Sequence[bool]) -> list[Cell | None]:
-    """Return the cells of a column, with the best ones marked by MARKING_RULE.
+    """Return the cells of a column, and mark the best cells by the rule in MARKING_RULE.
 
-    Biased estimators and single replicas are never marked. If fewer than two other cells have a
-    number, no cell is marked.
+    Cells of biased estimators and of single replicas are never marked. If fewer than two of the
+    remaining cells have a number, no cell is marked.
     """
     eligible = [
         cell if cell and cell.std is not None and not is_biased else None
@@ -226,9 +229,10 @@ def _as_good(cell: Cell, top: Cell) -> bool:
 def _labeled(
     rows: Sequence[Row], columns: Sequence[Sequence[Cell | None]]
 ) -> list[tuple[str, list[Cell | None]]]:
-    """Return the label and the cells of every row, given the cells of every column.
+    """Return the label and the cells of every row. `columns` has the cells of every column.
 
-    A label contains the number of replicas, and the work if it is not n evaluations.
+    A label contains the number of replicas. It also contains the work of the estimator, unless the
+    work is n evaluations.
     """
     labeled = []
     for index, row in enumerate(rows):
@@ -266,9 +270,9 @@ def latex(table: Table) -> str:
 
 
 def _texts(table: Table, escape: Callable[[str], str], bold: str) -> list[list[str]]:
-    """Return the texts of the heading and of all rows, with special characters escaped.
+    """Return the texts of the heading, and of all rows, of a table.
 
-    The best numbers are put into the format `bold`.
+    `escape` escapes special characters in a text. `bold` is the format for the best numbers.
     """
     rows = [[escape(text) for text in (table.label_heading, *table.columns)]]
     for label, cells in table.rows:
@@ -278,7 +282,7 @@ def _texts(table: Table, escape: Callable[[str], str], bold: str) -> list[list[s
 
 
 def _escape_markdown(text: str) -> str:
-    """Return text for a Markdown table, with the characters | and < escaped."""
+    """Return `text` with the characters | and < escaped for a Markdown table."""
     return _one_line(text).replace("|", r"\|").replace("<", "&lt;")
 
 
@@ -291,7 +295,7 @@ def _one_line(text: str) -> str:
 
 
 def write_table(table: Table, folder: Path) -> list[Path]:
-    """Write a table as Markdown, LaTeX and CSV, and return the paths of the files."""
+    """Write a table as Markdown, LaTeX and CSV files. Return the paths of the files."""
     paths = [folder / f"{table.name}.{ending}" for ending in ("md", "tex", "csv")]
     replace_file(paths[0], markdown(table))
     replace_file(paths[1], latex(table))
@@ -305,7 +309,10 @@ def write_table(table: Table, folder: Path) -> list[Path]:
 
 
 def write_csv(path: Path, rows: Iterable[Sequence[object]]) -> Path:
-    """Write rows as CSV in full precision, and return the path. The first row is the heading."""
+    """Write rows to a CSV file, and return the path. The first row is the heading.
+
+    Numbers are written in full precision.
+    """
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
     replace_file(path, out.getvalue())

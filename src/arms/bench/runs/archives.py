@@ -1,8 +1,8 @@
-"""Archives, which store the results of many runs in one small JSON file, and the search for runs.
+"""Write and read archives, and find runs. An archive is one small JSON file about many runs.
 
-An archive contains the exact config.json, result.json and provenance.json of each run. It contains
-every metric as a curve of at most CURVE_POINTS points, but no checkpoints and no pictures. Archived
-runs and run directories are read in the same way.
+An archive contains the exact config.json, result.json and provenance.json of each run. It also
+contains a curve of at most CURVE_POINTS points for each metric. It contains no checkpoints and no
+pictures. Archived runs are read in the same way as run directories.
 """
 
 import json
@@ -23,14 +23,14 @@ MOST_NAME_BYTES = 255
 """The longest folder name on common file systems, in bytes."""
 RUN_FILES = {"config.json", "metrics.jsonl", "result.json", "provenance.json"}
 _PARTS = {"config.json": "config", "result.json": "result", "provenance.json": "provenance"}
-"""The key in an archive for each file of a run directory."""
+"""{file of a run directory: the key of its content in an archive}."""
 
 
 class ArchivedRun(Run):
     """A run in an archive. It can be read, but not trained.
 
-    `damage` describes why the archive's entry is damaged, or is "". Reading a damaged run raises an
-    error with this text.
+    If the archive's entry for the run is damaged, `damage` says why; otherwise, it is "". Reading a
+    damaged run raises an error with this text.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class ArchivedRun(Run):
         self.damage = damage
 
     def has(self, name: str) -> bool:
-        """Return whether the archive contains this file of the run."""
+        """Return whether the archive contains the run's file `name`, such as "result.json"."""
         return name in self._contents
 
     def _parse(self, name: str) -> Record:
@@ -55,16 +55,17 @@ class ArchivedRun(Run):
         raise ValueError(self.damage or lacking)
 
     def metrics(self) -> list[Record]:
-        """Return the curves in the archive as records, one for each point."""
+        """Return the run's curves as records: one record for each point, with all metrics."""
         return list(self._thinned)
 
 
 def write_archive(path: Path | str, runs: Sequence[Run]) -> int:
-    """Write runs that have ended into one file, sorted by name. Return the number of runs.
+    """Write the results of runs that have ended into one archive. Return the number of runs.
 
     Args:
         path: The .json file; its folder is created.
-        runs: Run directories or archived runs; equal runs are written once.
+        runs: Run directories or archived runs. They are sorted by name. Equal runs are written
+            once.
     """
     file = Path(path)
     files.check_path(file)
@@ -98,9 +99,10 @@ def _entry_of(run: Run) -> Record:
 
 
 def _thinned(records: Sequence[Record], key: str) -> Record:
-    """Return a metric's curve with at most CURVE_POINTS points: their steps and their values.
+    """Return the curve of the metric `key`, thinned to at most CURVE_POINTS points.
 
-    Each point is the mean of consecutive records, at the step of the last of these records.
+    The result has the steps and the values of the points. The value of a point is the mean over
+    consecutive records, and its step is the last step of these records.
     """
     width = -(-len(records) // CURVE_POINTS)
     parts = [records[start : start + width] for start in range(0, len(records), width)]
@@ -110,16 +112,16 @@ def _thinned(records: Sequence[Record], key: str) -> Record:
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of a replica's values with six digits.
+    """Return the mean of one replica's values, rounded to six digits.
 
-    Return None if a value is None, which means that the replica has stopped.
+    Return None if a value is None, because the replica has then stopped.
     """
     numbers = surviving(values)
     return float(f"{mean(numbers):.6g}") if len(numbers) == len(values) else None
 
 
 def is_archive(path: Path | str) -> bool:
-    """Return whether the first bytes of a file mark it as an archive."""
+    """Return whether a file begins with the bytes with which every archive begins."""
     marker = rb'(\xef\xbb\xbf)?\s*\{\s*"archived_runs"'
     try:
         return re.match(marker, files.read_bytes(Path(path), 100)) is not None
@@ -128,9 +130,9 @@ def is_archive(path: Path | str) -> bool:
 
 
 def read_archive(path: Path | str) -> list[Run]:
-    """Return the runs of an archive.
+    """Return the runs in an archive.
 
-    A single damaged run does not raise an error here, but only when its content is read.
+    A damaged run does not raise an error here. The error is raised when the run's content is read.
 
     Raises:
         ValueError: The file is not an archive, it has another version, or all of its runs are
@@ -182,7 +184,7 @@ def _run_of(file: Path, index: int, entry: object) -> ArchivedRun:
 
 
 def _is_name(name: object) -> bool:
-    """Return whether the name of a run in an archive is text that can be the name of a folder."""
+    """Return whether the name of an archived run is a string that can be a folder's name."""
     if not isinstance(name, str) or Path(name).name != name or name == ".." or "\0" in name:
         return False
     try:
@@ -192,9 +194,10 @@ def _is_name(name: object) -> bool:
 
 
 def _records(curves: object) -> list[Record] | None:
-    """Return the curves of a run in an archive as records, in the order of their steps.
+    """Return the curves of an archived run as records, sorted by step.
 
-    `curves` is {key of a metric: {"step": [...], "values": [...]}}. Return None if it is invalid.
+    `curves` is {key of a metric: {"step": [...], "values": [...]}}. Return None if `curves` has
+    another form.
     """
     by_step: dict[int, Record] = {}
     try:
@@ -208,16 +211,16 @@ def _records(curves: object) -> list[Record] | None:
 
 
 class UnreadableError(ValueError):
-    """A folder cannot be read, although it may contain runs."""
+    """Raised if a folder that may contain runs cannot be read."""
 
 
 def run_sources(path: Path | str) -> Iterator[Path]:
     """Yield the paths of all run directories and archives at or below a path.
 
-    If the path is an archive, or a run within an archive, yield the path itself. Links to folders
-    are followed, except links inside linked folders and links to a parent of the path. Targets of
-    links come last, unless they were found before. Folders that cannot be read are also yielded,
-    and `open_runs` raises an error for them.
+    If the path is an archive, or a run within an archive, yield only this path. A folder that
+    cannot be read is also yielded, and `open_runs` raises an error for it. Links to folders are
+    followed, except links inside linked folders, and links to a parent of the path. Runs behind
+    links come last, unless they were found before.
     """
     top = Path(path)
     if top.is_file() or top.parent.is_file():
@@ -233,10 +236,10 @@ def run_sources(path: Path | str) -> Iterator[Path]:
 
 
 def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
-    """Yield the paths of all run directories and archives at or below a folder.
+    """Yield the paths of all run directories and archives at or below the folder `top`.
 
-    Folders in `seen` are skipped, and each visited folder is added to `seen`. Links to folders are
-    not followed, but added to `links`.
+    Folders in `seen` are skipped. Every visited folder is added to `seen`. Links to folders are
+    added to `links`, and are not followed.
     """
     failures: list[OSError] = []
     for folder, folders, names in os.walk(top, onerror=failures.append):
@@ -257,9 +260,9 @@ def _sources_in(top: Path, seen: set[str], links: list[Path]) -> Iterator[Path]:
 
 
 def open_runs(source: Path) -> list[Run]:
-    """Return the runs at a path that `run_sources` yields.
+    """Return the runs at `source`, which is one of the paths from `run_sources`.
 
-    The path is a run directory, an archive, or a run within an archive.
+    It is the path of a run directory, of an archive, or of a run within an archive.
 
     Raises:
         UnreadableError: The folder cannot be read.
@@ -279,9 +282,9 @@ def open_runs(source: Path) -> list[Run]:
 
 
 def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
-    """Yield (path, run) for all runs in a folder, at any depth, or in an archive.
+    """Yield (path, run) for every run in an archive, or at any depth in a folder.
 
-    If a configuration or an archive cannot be read, yield (path, error) instead.
+    If an archive or the configuration of a run cannot be read, yield (path, error) instead.
     """
     for source in run_sources(folder):
         try:
@@ -299,13 +302,13 @@ def examine_runs(folder: Path | str) -> Iterator[tuple[Path, Run | ValueError]]:
 
 
 def find_runs(folder: Path | str) -> Iterator[Run]:
-    """Yield all runs in a folder, at any depth, or in an archive.
+    """Yield every run in an archive, or at any depth in a folder.
 
     Run directories whose configuration cannot be read are skipped.
 
     Raises:
-        ValueError: An archive is damaged, or a folder cannot be read. If they were ignored, their
-            runs would be trained again.
+        ValueError: An archive is damaged, or a folder cannot be read. (If these errors were
+            ignored, finished runs would be trained again.)
     """
     for path, found in examine_runs(folder):
         if isinstance(found, Run):

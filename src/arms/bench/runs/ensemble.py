@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
 
 STARTS = (*RATE_FIELDS, "encoder_scale")
-"""Learning rates and the scale of initial weights, in which runs of an ensemble may differ."""
+"""The learning rates and the scale of initial weights. Runs of an ensemble may differ in them."""
 MAY_DIFFER = ("estimator", "folded", "temperature", "dataset", *STARTS)
 """All fields in which runs of an ensemble may differ."""
 CHECKPOINT_SECONDS = 15.0
 MOST_SAVING = 20
-"""The least time between two checkpoints, as a multiple of the time to write one.
+"""The least time between two checkpoints, as a multiple of the time to write a checkpoint.
 
-It has no effect if `checkpoint_seconds` is 0, which requests a checkpoint for every record.
+This limit has no effect if `checkpoint_seconds` is 0, because every record then has a checkpoint.
 """
 
 OnRecord: TypeAlias = Callable[[Record], None]
@@ -66,17 +66,17 @@ Notify: TypeAlias = Callable[[str], None]
 
 
 class DivergedError(ValueError):
-    """All replicas of a run have stopped."""
+    """Raised if all replicas of a run have stopped."""
 
 
 class TerminatedError(KeyboardInterrupt):
-    """Training was stopped by SIGTERM, after a checkpoint was saved."""
+    """Raised if SIGTERM has stopped the training, after a checkpoint was saved."""
 
 
 def check_seconds(seconds: object, what: str) -> None:
     """Raise ValueError unless `seconds` is a valid time between two checkpoints.
 
-    `what` is the name of the argument for the message.
+    `what` is the name of the argument, which the error message shows.
     """
     if not (isinstance(seconds, int | float) and 0 <= seconds < math.inf):
         raise ValueError(f"{what} must be a finite number >= 0, got {seconds!r}")
@@ -84,7 +84,7 @@ def check_seconds(seconds: object, what: str) -> None:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """Options for training. Of these, only your own `model` affects the training's results."""
+    """Options for training. Only the option `model` affects the results of the training."""
 
     device: str
     execution: Execution
@@ -125,13 +125,13 @@ class Member:
 
     @property
     def surviving(self) -> int:
-        """The number of replicas that have not stopped."""
+        """The number of the run's replicas that have not stopped."""
         return self.config.replicas - len(self.stopped)
 
     def look(self, *, alone: bool) -> None:
-        """Read from the locked run directory which replicas have stopped, and its checkpoints.
+        """Read the run's stopped replicas and its checkpoints from the locked run directory.
 
-        `alone` says that this run is trained without other runs.
+        `alone` says whether this run is trained without other runs.
         """
         self.stopped = self.run.stopped()
         if alone:
@@ -145,10 +145,10 @@ class Member:
 
     @contextmanager
     def session(self, step: int, device: str, together: Sequence[str]) -> Iterator[None]:
-        """Prepare the run to start or resume at a step, so that the block can train it.
+        """Prepare the run, which is then trained from `step` on inside the `with` block.
 
-        Records and checkpoints of later steps are removed first. When the block ends, even with an
-        error, the provenance is written.
+        Records and checkpoints of later steps are removed first. At the end of the block, even
+        after an error, provenance.json is written.
         """
         self.run.truncate_after(step)
         self.stopped = self.run.stopped()
@@ -163,10 +163,10 @@ class Member:
             self.run.write_provenance(device, perf_counter() - start, together)
 
     def append(self, record: Record, finite: Sequence[bool]) -> Record:
-        """Write a record, with None for stopped replicas, and return it.
+        """Write a record with None for stopped replicas. Return the written record.
 
-        A replica stops if a metric in the record is not finite. It also stops if its entry in
-        `finite` is False, which means that its parameters are not finite.
+        A replica stops if one of its metrics in the record is not finite. It also stops if its
+        entry in `finite` is False, which means that its parameters are not finite.
         """
         causes: dict[int, str] = {}
         for replica in self._running():
@@ -181,7 +181,7 @@ class Member:
         return written
 
     def show(self, record: Record) -> None:
-        """Pass a record to TensorBoard, the progress bar and the user's `on_record`."""
+        """Pass a record to TensorBoard, to the progress bar, and to the user's `on_record`."""
         for name, values in record.items():
             for replica, value in enumerate(values if name != "step" else ()):
                 if self.writer and value is not None:
@@ -192,9 +192,9 @@ class Member:
             self.on_record(record)
 
     def finish(self, result: Record) -> None:
-        """Write the final bounds `result`, with None for stopped replicas.
+        """Write `result`, which has the final bounds, with None for stopped replicas.
 
-        A replica also stops if one of its bounds is not finite. If no replica survives, write
+        A replica also stops if one of its final bounds is not finite. If no replica survives, write
         nothing.
         """
         bounds = result["bounds"]
@@ -217,9 +217,9 @@ class Member:
         return [None if replica in self.stopped else value for replica, value in enumerate(values)]
 
     def _stop(self, step: int, causes: Mapping[int, str]) -> None:
-        """Note that replicas stopped at a step, and notify the user with one line per cause.
+        """Remember that replicas stopped at `step`. Send the user one line for each cause.
 
-        `causes` is {replica: description of what is not finite}.
+        `causes` is {replica: text that says which of its numbers are not finite}.
         """
         self.stopped |= dict.fromkeys(causes, step)
         others = {0: "none survives, and the run ends", 1: "the other one continues"}
@@ -234,7 +234,7 @@ class Member:
 def _tensorboard(path: Path, steps_done: int) -> "SummaryWriter | None":
     """Return a writer for TensorBoard, or None if TensorBoard is not installed.
 
-    TensorBoard hides events of steps after `steps_done`, which are written again.
+    Steps after `steps_done` will be trained again, so TensorBoard hides their earlier events.
     """
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
@@ -250,12 +250,12 @@ def train_ensemble(
 ) -> None:
     """Train runs together to their last step, and write their final bounds.
 
-    They start at the latest step for which all of them have a checkpoint. `data` is {name: data
-    set}.
+    Training starts at the latest step for which every run has a checkpoint. `data` is
+    {name: data set}.
     """
     began = time()
     for member in members:
-        if not member.states:  # used up by a larger ensemble, which did not fit into memory
+        if not member.states:  # used up in a larger ensemble, which did not fit into memory
             member.look(alone=len(members) == 1)
     trainer = _resumed(members, options, data)
     step, names = trainer.steps_done, [member.name for member in members]
@@ -279,7 +279,7 @@ def train_ensemble(
 def _resumed(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> Trainer:
-    """Return a trainer in the state of the latest step from which all runs can resume."""
+    """Return a trainer that continues at the latest step from which all runs can resume."""
     configs, device = [member.config for member in members], options.device
     datasets = [data[config.dataset] for config in configs]
     trainer = ensemble_trainer(configs, datasets, device, options.model)
@@ -301,8 +301,8 @@ def _advance(
 ) -> None:
     """Train to the last step, and write records and checkpoints.
 
-    End earlier if no replica survives, or with an exception if the user or the time limit stops the
-    training. `began` is the time at which the first part of the training began.
+    Return earlier if no replica survives. Raise an exception if the user or the time limit stops
+    the training. `began` is the time at which the first part of the training began.
     """
     config, limit = members[0].config, options.limit
     part: Part = "start"
@@ -338,7 +338,8 @@ def _advance(
 def _save(trainer: Trainer, members: Sequence[Member]) -> None:
     """Save a checkpoint of every run.
 
-    Runs without surviving replicas are also saved, because they affect the noise of the other runs.
+    Runs without surviving replicas are also saved, because the noise of the other runs depends on
+    them.
     """
     state = trainer.state()
     for index, member in enumerate(members):
@@ -350,7 +351,7 @@ def _record(
 ) -> list[tuple[Member, Record]]:
     """Write a record for every run that has surviving replicas.
 
-    Return these runs, each with its record.
+    Return a list of (member, record) for these runs.
     """
     whole = trainer.record()
     finite = finite_replicas(dict(trainer.model.named_parameters()), trainer.config.replicas)
@@ -373,11 +374,11 @@ def _record(
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int]]:
-    """Delay Ctrl-C and SIGTERM in the block, so that the run can be saved between two steps.
+    """Delay Ctrl-C and SIGTERM in the `with` block, so that the run can be saved between two steps.
 
-    The yielded function returns the number of the signal that arrived first, or 0. A second Ctrl-C
-    interrupts at once. A second SIGTERM has no effect, because parent processes forward the signal
-    to processes that already have it. A process that ignores Ctrl-C continues to ignore it.
+    The block gets a function that returns the number of the first signal, or 0 if none arrived. A
+    second Ctrl-C interrupts at once. A second SIGTERM has no effect, because a parent process may
+    forward the same signal again. If the process ignored Ctrl-C before, it still ignores Ctrl-C.
     """
     asked: list[int] = []
 
@@ -401,7 +402,7 @@ def _interruptible() -> Iterator[Callable[[], int]]:
 
 
 def names_of(configs: Sequence[TrainConfig]) -> list[str]:
-    """Return a name for each run of an ensemble, which distinguishes it from the other runs."""
+    """Return one name for each run of an ensemble. The names distinguish the runs."""
     differing = [name for name in MAY_DIFFER if len({getattr(one, name) for one in configs}) > 1]
     names = []
     for config in configs:
@@ -412,10 +413,10 @@ def names_of(configs: Sequence[TrainConfig]) -> list[str]:
 
 
 def ensemble_key(config: TrainConfig) -> tuple[object, ...]:
-    """Return a key. Runs with equal keys can share an ensemble.
+    """Return a key for a run. Runs with equal keys can share an ensemble.
 
-    Estimators share the replica axis if they make the same evaluations of the model. For other
-    estimators, the key contains the estimator.
+    Estimators that make the same evaluations of the model can share an ensemble. The key of a run
+    with any other estimator contains the estimator's name.
     """
     shared = [value for name, value in asdict(config).items() if name not in MAY_DIFFER]
     return (*shared, evaluation_signature(config.make_estimator()) or config.label)
@@ -436,7 +437,7 @@ def group_for_ensembles(configs: Sequence[TrainConfig]) -> list[list[TrainConfig
 
 
 def check_same_config(configs: Sequence[TrainConfig]) -> None:
-    """Raise ValueError with the reason if runs cannot share an ensemble."""
+    """Raise ValueError if runs cannot share an ensemble. The message gives the reason."""
     if len(set(map(ensemble_key, configs))) > 1:
         raise ValueError(_why_not_together(configs))
     if len(set(names := names_of(configs))) < len(names):
@@ -447,9 +448,9 @@ def check_same_config(configs: Sequence[TrainConfig]) -> None:
 
 
 def stack(configs: Sequence[TrainConfig]) -> Estimator:
-    """Return one estimator that combines the estimators of all runs of an ensemble.
+    """Return one estimator that combines the estimators of all runs in an ensemble.
 
-    Adjacent runs with the same estimator draw their samples together.
+    If adjacent runs have the same estimator, their samples are drawn together.
     """
     check_same_config(configs)
     groups = [list(same) for _, same in groupby(configs, key=lambda config: config.label)]
@@ -493,9 +494,9 @@ def ensemble_trainer(
 
 
 def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int) -> DiscreteVAE:
-    """Return the model of the run with this index in an ensemble of `runs` runs.
+    """Return the model of run number `index` in an ensemble of `runs` runs.
 
-    The model is a copy if there are several runs.
+    If the ensemble has several runs, the model is a copy.
     """
     if runs == 1:
         return trainer.model
@@ -505,9 +506,9 @@ def share_of_model(trainer: Trainer, config: TrainConfig, index: int, runs: int)
 def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
     """Group runs so that all runs of a group can resume from the same step.
 
-    `resumable` contains, for each run, the steps from which it can resume. The result contains, for
-    each group, its step and the indices of its runs. Steps that more runs share come first, and
-    newer steps before older steps.
+    `resumable` has one set for each run: the steps from which the run can resume. Return one pair
+    for each group: the step, and the indices of the runs. Steps that more runs share are preferred,
+    and among these the latest step.
 
     >>> group_by_step([{120, 110}, {110, 100}, {500, 490}])
     [(110, [0, 1]), (500, [2])]
@@ -523,7 +524,7 @@ def group_by_step(resumable: Sequence[set[int]]) -> list[tuple[int, list[int]]]:
 
 
 def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
-    """Return a built-in model with a copy of these weights, on the device of the weights."""
+    """Return a built-in model that has a copy of these weights, on the same device."""
     mean = weights["pixel_mean"]
     model = config.build_model(mean, levels, str(mean.device), blank=True)
     model.load_state_dict(weights)
@@ -531,7 +532,7 @@ def _filled(config: TrainConfig, weights: State, levels: int) -> DiscreteVAE:
 
 
 def _why_not_together(configs: Sequence[TrainConfig]) -> str:
-    """Return a sentence that explains why these runs cannot share an ensemble."""
+    """Return a text that explains why these runs cannot share an ensemble."""
     remedy = "train them separately"
     for name, first in asdict(configs[0]).items():
         values = [getattr(config, name) for config in configs]

@@ -1,8 +1,9 @@
-"""Safe reading and writing of files of runs, archives and reports; locks on run directories.
+"""Read and write the files of runs, archives and reports safely, and lock run directories.
 
-All writing uses `replace_file`, `written_through` or `append_line`, which do not follow links. A
-file is either complete or unchanged. Only the last appended line may be incomplete, and readers
-skip it. All reading uses `read_bytes` or `check_regular`, which do not wait for a pipe.
+All writing uses `replace_file`, `written_through` or `append_line`, which do not follow links.
+After an interrupted write, a file is either complete or unchanged. Only the last line of a file
+with appended lines may be incomplete, and readers skip this line. All reading uses `read_bytes` or
+`check_regular`, which do not wait for a pipe.
 """
 
 import errno
@@ -28,14 +29,14 @@ CHECKPOINTS = NEWEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.
 
 
 class BusyError(ValueError):
-    """Another process is training the run."""
+    """Raised if another process is training the run."""
 
 
 @contextmanager
 def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterator[None]:
-    """Lock a run directory against other processes until the block ends.
+    """Lock a run directory against other processes until the `with` block ends.
 
-    If this process dies, the lock ends too. If another process has the lock, raise BusyError.
+    The lock also ends if this process dies. If another process has the lock, raise BusyError.
     """
     from filelock import lock_descriptor
 
@@ -56,15 +57,15 @@ def locked(path: Path, notify: Callable[[str], None] = warnings.warn) -> Iterato
 
 
 def make_folder(path: Path) -> None:
-    """Create a folder with its parents, unless the path is already a folder or a link to one."""
+    """Create a folder and its parents. A folder that exists, or a link to a folder, is accepted."""
     check_path(path)
     path.mkdir(parents=True, exist_ok=True)
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
-    """Write a file so that it has either its complete new content, or its old content.
+    """Replace the content of a file, or create the file.
 
-    If the write is interrupted, the old file is unchanged.
+    If the write is interrupted, the file still has its complete old content.
     """
     check_replaceable(path)
     data = content.encode() if isinstance(content, str) else content
@@ -81,11 +82,11 @@ def replace_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def written_through(path: Path, data: bytes) -> Iterator[Path]:
-    """Write data to the temporary file `path`, sync it to disk, and yield the path.
+    """Write data to the temporary file `path`, sync the file to disk, and yield `path`.
 
-    When the block ends, the file is deleted, unless the block has renamed it. Other users can guess
-    the file's name. If a file or link with this name exists, it is therefore deleted, and never
-    opened.
+    When the `with` block ends, the file is deleted, unless the block has renamed the file. Other
+    users can guess the name of the temporary file, and may have put a file or a link there. Such a
+    file or link is deleted, and never opened.
     """
     path.unlink(missing_ok=True)
     own = None
@@ -114,7 +115,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def read_bytes(path: Path, size: int = -1) -> bytes:
-    """Return the content of a regular file, or only its first `size` bytes.
+    """Return the content of a regular file. If `size` is given, return only the first bytes.
 
     Raise OSError if the path is a pipe, a device or a folder.
     """
@@ -123,7 +124,7 @@ def read_bytes(path: Path, size: int = -1) -> bytes:
 
 
 def check_replaceable(path: Path) -> None:
-    """Raise ValueError if something exists at an output path that is not a regular file."""
+    """Raise ValueError if the path exists and is not a regular file, so cannot be an output."""
     try:
         mode = os.lstat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
@@ -142,9 +143,9 @@ def check_regular(path: Path) -> None:
 
 
 def _open(path: Path, flags: int, *, links: bool = False) -> int:
-    """Open a regular file, and return its descriptor. Raise OSError if it is another kind of file.
+    """Open a regular file, and return its descriptor. Raise OSError for any other kind of file.
 
-    A pipe is rejected without waiting for it. Links are followed only if `links` is True.
+    If the path is a pipe, do not wait for its writer. Follow a link only if `links` is True.
     """
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, flags | (0 if links else getattr(os, "O_NOFOLLOW", 0)), 0o666)
@@ -161,7 +162,7 @@ def _kind_of(mode: int) -> str:
 
 
 def _is_at(path: Path, status: os.stat_result) -> bool:
-    """Return whether the file that is now at this path is the one with this status."""
+    """Return whether `status` belongs to the file that is at this path now."""
     try:
         return os.path.samestat(os.lstat(path), status)
     except FileNotFoundError:
@@ -170,9 +171,9 @@ def _is_at(path: Path, status: os.stat_result) -> bool:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the path in errors of the block.
+    """Add the path to an OSError from the `with` block, if the error names no file.
 
-    The path is added to an OSError that names no file, such as that of a full disk.
+    For example, the error of a full disk names no file.
     """
     try:
         yield
@@ -183,7 +184,7 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def check_local(path: Path) -> None:
-    """Raise ValueError if a path is an address, such as s3://bucket/runs.
+    """Raise ValueError if a path is a network address, such as s3://bucket/runs.
 
     Without this check, a folder with the name "s3:" would be created.
     """
@@ -197,7 +198,7 @@ def check_local(path: Path) -> None:
 
 
 def check_path(path: Path) -> None:
-    """Raise ValueError if a path is an address, or is not valid UTF-8."""
+    """Raise ValueError if a path is a network address, or is not valid UTF-8."""
     check_local(path)
     try:
         str(path).encode()
@@ -222,12 +223,15 @@ def check_json(content: object) -> None:
 
 
 def to_json(content: Mapping[str, object], indent: int | None = None) -> str:
-    """Return data as one line of JSON. `indent` gives indented lines instead. NaN becomes null."""
+    """Return data as JSON on one line, or on several lines if `indent` is given.
+
+    NaN and infinity become null.
+    """
     return json.dumps(_strict(content), indent=indent, allow_nan=False) + "\n"
 
 
 def _strict(content: object) -> object:
-    """Return a copy of JSON data in which NaN and infinity are None.
+    """Return a copy of JSON data, with None in place of NaN and infinity.
 
     Most JSON readers reject NaN and infinity.
     """
@@ -239,9 +243,10 @@ def _strict(content: object) -> object:
 
 
 def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> None:
-    """Write tensors as the newest checkpoint of a run directory.
+    """Write tensors as the newest checkpoint in a run directory.
 
-    The file that was the newest checkpoint becomes the previous one. `run` is the run's digest.
+    The file that was the newest checkpoint becomes the previous checkpoint. `run` is a digest that
+    identifies the run.
     """
     from safetensors.torch import save
 
@@ -260,7 +265,7 @@ def write_checkpoint(folder: Path, tensors: Mapping[str, Tensor], run: str) -> N
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
-    """Return the tensors of a checkpoint file, and the digest of the run that wrote it.
+    """Return the tensors of a checkpoint file, and the digest of the run that wrote the file.
 
     Return None if the file is missing or damaged.
     """
@@ -277,7 +282,7 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], str | None] | None:
 
 
 def step_in(path: Path) -> int | None:
-    """Return the step of a checkpoint file, without reading the whole file.
+    """Return the training step that a checkpoint file contains. Do not read the whole file.
 
     Return None if the file is missing or damaged.
     """
@@ -292,7 +297,7 @@ def step_in(path: Path) -> int | None:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    """Open a checkpoint file for reading.
+    """Open a checkpoint file for reading in the `with` block.
 
     Raise FileNotFoundError if the file is missing, or if another process renames it meanwhile.
     """

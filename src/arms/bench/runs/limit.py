@@ -10,13 +10,13 @@ block of steps, `save` writes a checkpoint, and `bounds` computes the final boun
 
 
 class OutOfTimeError(Exception):
-    """The time limit was reached. The training was saved, and can be resumed."""
+    """Raised if the time limit was reached. The training was saved, and can be resumed."""
 
 
 class TimeLimit:
-    """A time limit for training, which knows how long earlier parts of the training took.
+    """A time limit for training. It predicts the duration of a part from earlier parts.
 
-    The first part of each kind may exceed the limit, because its duration is not known in advance.
+    The first part of each kind may exceed the limit, because no earlier duration is known.
 
     Args:
         minutes: The limit, counted from now.
@@ -33,7 +33,7 @@ class TimeLimit:
         self._longest[part] = max(self._longest.get(part, 0.0), time() - began)
 
     def allows(self, *parts: Part) -> bool:
-        """Return whether these parts together end before the limit.
+        """Return whether all of these parts, one after the other, would end before the limit.
 
         Each part is expected to take as long as the longest earlier part of its kind.
         """

@@ -1,4 +1,4 @@
-"""Load models and data sets of runs, and choose directories for runs."""
+"""Load the models and data sets of runs, and choose the directories of new runs."""
 
 import importlib
 import os
@@ -45,10 +45,10 @@ def load_model(
         run: The run, or its directory.
         device: The device of the model: `auto`, `cpu`, `cuda` or `cuda:N`.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
-        model: Your own model, if the run has one: a model of the same structure with any weights,
+        model: Needed if the run has your own model: a model of the same structure with any weights,
             or the function that makes the model.
-        dataset: Your own data set, if the run has one. It is only needed if the data set was not
-            read from a file, or if the file was moved.
+        dataset: Needed if the run has your own data set, and the data set was not read from a file,
+            or the file was moved.
 
     Raises:
         ValueError: There is no intact checkpoint, the checkpoint belongs to another model, or no
@@ -84,11 +84,11 @@ def load_model(
 def own_model(
     config: TrainConfig, model: DiscreteVAE | MakeModel, dataset: Dataset
 ) -> tuple[TrainConfig, DiscreteVAE]:
-    """Return the configuration of a run with the user's own model, and the model.
+    """Return (configuration, model) for a run that trains the user's own model.
 
-    The configuration gets the name, the sizes and the fingerprint of the model. If `model` is a
-    function that makes a model with one replica, the returned model has all replicas of the
-    configuration. The model is tried on two images.
+    The returned configuration has the name, the sizes and the fingerprint of the model. If `model`
+    is a function that makes a model with one replica, the returned model nevertheless has all
+    replicas of the configuration. The model is tried on two images.
     """
     if isinstance(model, DiscreteVAE):
         own = model
@@ -116,8 +116,8 @@ def own_model(
 def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
     """Raise ValueError if a model cannot be trained from its initial weights.
 
-    The model needs a trainable parameter. Its parameters, and its log-weights on two images, must
-    be finite.
+    The model must have at least one trainable parameter. All parameters must be finite, and the
+    log-weights for two images must be finite.
     """
     who = f"the model {name_of(model)!r}"
     if not any(parameter.requires_grad for parameter in model.parameters()):
@@ -133,7 +133,7 @@ def check_start(model: DiscreteVAE, dataset: Dataset) -> None:
 
 
 def _made(make: MakeModel, dataset: Dataset) -> object:
-    """Return the model that the user's function makes for a data set.
+    """Call the user's function `make` on a data set, and return the model that it makes.
 
     If the function raises an exception, raise a ValueError that names the function.
     """
@@ -166,9 +166,10 @@ def _check_on_images(model: DiscreteVAE, dataset: Dataset) -> None:
 
 
 def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor, Tensor]:
-    """Return two images, their logits, and the log-weights of three samples for each image.
+    """Try a model on two images of a data set, with three samples for each image.
 
-    Their shapes are `[R, 2, pixels]`, `[R, 2, *event]` and `[3, R, 2]`.
+    Return the images `[R, 2, pixels]`, their logits `[R, 2, *event]`, and the log-weights of the
+    samples `[3, R, 2]`.
     """
     images = dataset.train[:2].to(model.prior.device)
     with torch.enable_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
@@ -188,7 +189,7 @@ def _try_on_images(model: DiscreteVAE, dataset: Dataset) -> tuple[Tensor, Tensor
 def _blank_like(
     run: Run, config: TrainConfig, dataset: Dataset, model: DiscreteVAE | MakeModel | None
 ) -> DiscreteVAE:
-    """Return a model with the structure of a run, into which the run's weights can be loaded."""
+    """Return a model with the structure of a run's model. The run's weights are not loaded yet."""
     if model is None and config.structure:
         raise ValueError(
             f"{run.path} is a run of your own model {config.network!r}, which cannot be loaded by "
@@ -211,7 +212,8 @@ def own_data(
 ) -> Dataset | None:
     """Return the user's own data set, or None if the run uses a data set of the catalog.
 
-    The user's data set is `given`, or else it is read from the path `config.dataset`.
+    If `given` is not None, it is the user's data set. Otherwise, read the data set from the path
+    `config.dataset`.
     """
     if given is not None:
         return load(given, data_dir) if isinstance(given, str | Path) else as_dataset(given)
@@ -223,8 +225,8 @@ def _data_of(
 ) -> Dataset:
     """Return the data set of a run.
 
-    This is `given`, or else a data set of the catalog, or else the user's file whose path the run
-    has recorded.
+    If `given` is None, this is a data set of the catalog, or the user's file at the path that the
+    run recorded.
     """
     if given is None and config.dataset in DATASETS:
         return load(config.dataset, data_dir)
@@ -245,7 +247,7 @@ def _data_of(
 
 
 def load_once(source: Dataset | Path | str, data_dir: Path | None) -> Dataset:
-    """Load a data set. It stays in memory, and is loaded again only if its files have changed."""
+    """Return a data set. Load it only on the first call, and again if its files have changed."""
     if isinstance(source, Dataset):
         return source
     return _load_once(source, data_dir, () if source in DATASETS else _state_of(Path(source)))
@@ -257,9 +259,9 @@ def _load_once(source: Path | str, data_dir: Path | None, _state: object) -> Dat
 
 
 def _state_of(path: Path) -> tuple[object, ...]:
-    """Return a value that changes if a file or folder changes, for use as the key of a cache.
+    """Return a key for a cache. The key changes when the file or folder at `path` changes.
 
-    For a relative path, the value also depends on the current directory.
+    If the path is relative, the key also depends on the current directory.
     """
     place = Path(os.path.realpath(expand_home(path)))
     states = []
@@ -276,10 +278,10 @@ def name_inputs(
     make: MakeModel | None,
     data_dir: Path | None,
 ) -> tuple[list[TrainConfig], dict[str, Dataset | Path]]:
-    """Return configurations that name the user's model and data sets, and these data sets.
+    """Return the configurations with the names of the user's model and data sets filled in.
 
-    The data sets are returned as {name: data set}. Instead of a data set from a file, its path is
-    returned, so that other processes can read the file.
+    Also return {name: data set} for the user's data sets. For a data set from a file, the value is
+    the file's path, so that other processes can read the file.
     """
     named, own = [], dict[str, Dataset | Path]()
     for config in configs:
@@ -296,11 +298,11 @@ def name_inputs(
 
 
 def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
-    """Return the directory for a run in a folder.
+    """Return the directory, inside `folder`, in which to train the run of a configuration.
 
-    This is the directory of the run if it exists, or of the same run with fewer steps, or a new
-    one. A run with fewer steps is continued, unless it has a cosine schedule, which ends with the
-    run.
+    If the folder contains this run, return the run's directory. If it contains the same run with
+    fewer steps, and that run can be continued, return the directory of that run. Otherwise, return
+    a new directory. Only runs with a cosine schedule, which ends with the run, cannot be continued.
     """
     place = folder / run_name(config)
     if Run(place).exists():
@@ -319,9 +321,9 @@ def choose_directory(folder: Path, config: TrainConfig, notify: Notify) -> Path:
 
 
 def find_attribute(subject: str) -> Any:
-    """Return the object that `subject`, module:attribute, names.
+    """Return the object named by `subject`, which has the form module:attribute.
 
-    The current folder is searched for modules too.
+    The current folder is also searched for modules.
     """
     module, _, attribute = subject.partition(":")
     if not module or not attribute:
@@ -345,7 +347,7 @@ def find_attribute(subject: str) -> Any:
 
 
 def find_model(model: Callable[..., Any] | str) -> Callable[..., Any]:
-    """Return a function that makes a model. `model` is the function, or its name, module:name."""
+    """Return a function that makes a model. `model` is the function or its name `module:name`."""
     found = find_attribute(model) if isinstance(model, str) else model
     if not callable(found):
         got = type(found).__name__

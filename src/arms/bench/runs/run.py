@@ -1,7 +1,7 @@
 """A run directory: the configuration, the results, and the state from which training can resume.
 
-config.json      the configuration; a missing field has its default value. "data_path" is the path
-                 from which a user's own data set was read
+config.json      the configuration; a missing field has its default value. "data_path" is the file
+                 from which the user's own data set was read
 metrics.jsonl    one record per line: the step, and each metric as a list with one number per
                  replica, or null for a stopped replica
 checkpoint.safetensors, checkpoint.previous.safetensors
@@ -47,9 +47,9 @@ from arms.bench.training.trainer import STEP_COUNTS, model_of, step_of
 
 PACKAGE = Path(arms.__file__).parent
 NEED_CONFIG = ("result.json", "metrics.jsonl", *CHECKPOINTS)
-"""Files that are useless without the config.json of their run."""
+"""Files of a run that are useless without the run's config.json."""
 WRITTEN = ("config.json", "provenance.json", *NEED_CONFIG)
-"""All files that a training writes, except TensorBoard's events and the lock."""
+"""All files that training writes, except TensorBoard's events and the lock."""
 BESIDE_CONFIG = ("schema", "data_path")
 """Entries of config.json that do not belong to the configuration."""
 
@@ -58,9 +58,9 @@ class Run:
     """A run directory, which may not exist yet.
 
     Each file is read when it is first needed, and then cached. To see later changes by other
-    processes, open the run again, or call `refresh`. Files are either replaced as a whole or
-    extended by a line. After a crash, only the last line of metrics.jsonl may be incomplete, and it
-    is skipped.
+    processes, create a new `Run`, or call `refresh`. A write either replaces a whole file, or
+    appends one line. After a crash, only the last line of metrics.jsonl may be incomplete, and
+    readers skip this line.
 
     Args:
         path: The directory.
@@ -77,7 +77,7 @@ class Run:
         return f"Run({str(self.path)!r})"
 
     def refresh(self) -> None:
-        """Discard the cached content of all files."""
+        """Discard the cached content of all files, so that the files are read again."""
         self._contents: dict[str, Record] = {}
         self._config: TrainConfig | None = None
         self._lines: list[str] | None = None
@@ -86,9 +86,10 @@ class Run:
     def begin(self, config: TrainConfig, data_path: str = "") -> Self:
         """Start a new run in this directory, or resume the run that it contains.
 
-        A run with fewer steps is extended, and its final bounds are replaced at the new end. Fields
-        of `ObservationConfig` may differ from the existing run; config.json keeps their first
-        values. A directory with another run, or with results but without config.json, is an error.
+        If the existing run has fewer steps than `config`, it is extended. Its final bounds are
+        replaced when the extended run ends. The fields of `ObservationConfig` may differ from those
+        of the existing run; config.json keeps their first values. A directory with another run, or
+        with results but without config.json, is an error.
 
         Args:
             config: The requested configuration.
@@ -116,7 +117,7 @@ class Run:
     def check_same_run(self, config: TrainConfig) -> None:
         """Raise ValueError unless the directory is new, or contains the run of this configuration.
 
-        The run in the directory may have fewer steps than the configuration.
+        The run in the directory may have fewer steps than `config`.
         """
         remedy = "choose another directory"
         if not self.exists():
@@ -141,7 +142,7 @@ class Run:
             raise ValueError(f"{self.path} contains another run ({what}): {remedy}")
 
     def config(self) -> TrainConfig:
-        """Return the configuration."""
+        """Return the run's configuration, read from config.json."""
         if self._config is None:
             file, content = self.path / "config.json", self.read("config.json")
             version = content.get("schema", IDENTITY_VERSION)
@@ -165,18 +166,18 @@ class Run:
         return self._config
 
     def data_path(self) -> str | None:
-        """Return the path of the user's own data set, or None if it is unknown."""
+        """Return the path of the user's own data set, or None if config.json has no path."""
         found = self.read("config.json").get("data_path")
         return found if isinstance(found, str) and found else None
 
     def identity(self) -> dict[str, object]:
-        """Return the run's identity, in the schema with which it was written."""
+        """Return the run's identity, in the version of the schema that config.json has."""
         return identity(self.config()) | {"schema": self.read("config.json").get("schema")}
 
     def result(self) -> Record | None:
-        """Return the final bounds at the last step, or None if there are none.
+        """Return the content of result.json, or None if there are no final bounds at the last step.
 
-        The bounds may cover only some of the images: see `is_finished`.
+        The bounds may have been computed on only some of the images: see `is_finished`.
         """
         if not self.has("result.json"):
             return None
@@ -188,14 +189,14 @@ class Run:
         return result if result.get("steps", config.steps) == config.steps else None
 
     def is_finished(self, config: TrainConfig | None = None, images: int | None = None) -> bool:
-        """Return whether the bounds at the last step cover enough images.
+        """Return whether the run is finished: it has final bounds, computed on enough images.
 
-        This is the only definition of a finished run; `has_ended` requires less. A diverged run is
-        never finished. A directory that contains another run than `config` is an error.
+        This is the only definition of a finished run. `has_ended` requires less. A diverged run is
+        never finished. If the directory contains another run than `config`, raise ValueError.
 
         Args:
             config: The requested configuration; by default that in config.json. If it has more
-                steps, the run is not finished.
+                steps than the run, the run is not finished.
             images: The required number of images per split; by default all images.
         """
         if config is not None:
@@ -207,11 +208,11 @@ class Run:
         return result is not None and (seen is None or (images is not None and images <= seen))
 
     def has(self, name: str) -> bool:
-        """Return whether the run has this file."""
+        """Return whether the run has the file `name`, such as "result.json"."""
         return name in self._contents or (self.path / name).exists()
 
     def read(self, name: str) -> Record:
-        """Return the content of a JSON file of the run."""
+        """Return the content of the run's JSON file `name`, such as "result.json"."""
         if name not in self._contents:
             self._contents[name] = self._parse(name)
         return self._contents[name]
@@ -239,7 +240,7 @@ class Run:
         self._contents[name] = json.loads(text)
 
     def provenance(self) -> Record:
-        """Return versions, device, command and wall time."""
+        """Return the content of provenance.json: versions, device, command and wall time."""
         return self.read("provenance.json")
 
     def metrics(self) -> list[Record]:
@@ -254,8 +255,8 @@ class Run:
     def append(self, record: Mapping[str, object]) -> None:
         """Append a record to metrics.jsonl.
 
-        A record contains `step`, and for each metric a list with a number or None per replica.
-        `arms.bench.metrics` explains how to add a metric.
+        A record contains `step`. For each metric, it also contains a list with one entry per
+        replica, a number or None. `arms.bench.metrics` explains how to add a metric.
         """
         files.append_line(self.path / "metrics.jsonl", files.to_json(record))
         self._lines, self.trained_here = None, True
@@ -270,8 +271,8 @@ class Run:
 
         Args:
             device: The device on which the run was trained.
-            seconds: Duration of this training, which is added to the wall time so far.
-            together: Names of all runs in the ensemble, including this one.
+            seconds: Duration of this training. It is added to the recorded wall time.
+            together: Names of all runs in the ensemble, including this run.
         """
         earlier: Record = {}
         with suppress(ValueError):
@@ -295,11 +296,11 @@ class Run:
         self._write("provenance.json", record)
 
     def save_checkpoint(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write the newest checkpoint, and keep the one before it."""
+        """Write tensors as the newest checkpoint, and keep the checkpoint before it."""
         write_checkpoint(self.path, tensors, self._digest())
 
     def weights(self) -> dict[str, Tensor]:
-        """Return the model's weights in the newest checkpoint, for `load_state_dict`."""
+        """Return the model's weights from the newest checkpoint, for `load_state_dict`."""
         state = self.checkpoint()
         if state is None:
             done = "its checkpoints were not kept" if self.result() else "train it first"
@@ -324,9 +325,9 @@ class Run:
         return next(filter(None, (step_in(self.path / name) for name in CHECKPOINTS)), 0)
 
     def stopped(self) -> dict[int, int]:
-        """Return {replica: step of its first record without a value} for stopped replicas.
+        """Return {index of a stopped replica: step of the first record without a value for it}.
 
-        A replica that stopped only because its final bounds were not finite is not in the result,
+        If a replica stopped only because its final bounds were not finite, it is not included here,
         but in "stopped" of `result()`.
         """
         return stopped_replicas(self.metrics())
@@ -338,17 +339,17 @@ class Run:
     def has_ended(self) -> bool:
         """Return whether training has ended.
 
-        It has ended if there are final bounds, or if all replicas have stopped.
+        Training has ended if there are final bounds, or if all replicas have stopped.
         """
         return self.result() is not None or self.has_diverged()
 
     def truncate_after(self, step: int) -> None:
-        """Remove records and checkpoints of later steps, which will be trained again.
+        """Remove records and checkpoints of steps after `step`, which will be trained again.
 
         Call `checkpoint()` or `checkpoints()` first, because only checkpoints that were read are
-        removed. A checkpoint that was not read is older than the one in use, and can stay. A
-        checkpoint of a later step must be removed. Otherwise, the next save would keep it as the
-        previous checkpoint, instead of the one in use.
+        removed. (A checkpoint that was not read is older than the checkpoint in use, and can stay.)
+        If a checkpoint of a later step stayed, the next save would keep that checkpoint as the
+        previous one, and lose the checkpoint in use.
         """
         kept = [files.to_json(record) for record in self.metrics() if record["step"] <= step]
         files.replace_file(self.path / "metrics.jsonl", "".join(kept))
@@ -358,7 +359,7 @@ class Run:
                 (self.path / name).unlink(missing_ok=True)
 
     def _read_checkpoint(self, name: str) -> dict[str, Tensor] | None:
-        """Return the checkpoint in this file, or None if the file is missing or damaged."""
+        """Return the checkpoint in the file `name`, or None if the file is missing or damaged."""
         file = self.path / name
         self._checkpoint_steps[name] = None
         try:
@@ -380,9 +381,9 @@ class Run:
         return tensors
 
     def _digest(self) -> str:
-        """Return the digest by which a checkpoint identifies its run.
+        """Return the digest of this run that is stored in its checkpoints.
 
-        The number of steps does not affect the digest, unless the schedule is a cosine.
+        Only with a cosine schedule, the digest depends on the number of steps.
         """
         found = self.identity()
         if self.config().schedule != "cosine":
@@ -405,24 +406,27 @@ class Run:
 
 
 def is_record(content: object) -> bool:
-    """Return whether the JSON data of a line of metrics.jsonl is a valid record."""
+    """Return whether JSON data, read from a line of metrics.jsonl, is a valid record."""
     if not isinstance(content, dict) or not _is_count(content.get("step")):
         return False
     return all(is_values(values) for name, values in content.items() if name != "step")
 
 
 def is_complete(record: Record, replicas: int) -> bool:
-    """Return whether every metric of a record has one value, a number or None, per replica."""
+    """Return whether every metric in a record has one entry, a number or None, for each replica."""
     return all(len(values) == replicas for name, values in record.items() if name != "step")
 
 
 def _is_count(content: object) -> bool:
-    """Return whether JSON data is a whole number of at least 1, as for steps and images."""
+    """Return whether JSON data is a whole number of at least 1, such as a number of steps."""
     return type(content) is int and 1 <= content < 2**63
 
 
 def _expected_result(result: Record, replicas: int) -> str:
-    """Describe an error in the content of a result.json, or return "" if there is none."""
+    """Return a text that says what result.json should contain and does contain instead.
+
+    Return "" if `result` is valid.
+    """
     bounds = result.get("bounds")
     splits = bounds.values() if isinstance(bounds, dict) else ()
     if not splits or not all(isinstance(by_count, dict) for by_count in splits):
@@ -443,8 +447,9 @@ def _expected_result(result: Record, replicas: int) -> str:
 def commit() -> str:
     """Return the git commit of this package's source code.
 
-    If another project's repository contains the package, its commit is not used. The environment
-    variable ARMS_COMMIT has priority. Without a commit, return a digest of the source.
+    If the environment variable ARMS_COMMIT is set, return its value. If the package lies inside the
+    repository of another project, the commit of that repository is not used. If there is no commit,
+    return a digest of the source code.
     """
     said = os.environ.get("ARMS_COMMIT", "").strip()
     return said or _git_commit(PACKAGE) or f"source-{_source_digest()}"

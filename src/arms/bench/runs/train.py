@@ -1,7 +1,7 @@
 """Train runs from their configurations: check arguments, lock directories, train or resume.
 
-All functions train a list of runs that share the replica axis. A single run is a list of length
-one.
+Internally, every training trains a list of runs that share the replica axis. A single run is a list
+of length one.
 """
 
 import warnings
@@ -67,9 +67,10 @@ def train(
     """Train a run for `config.steps` steps, evaluate it, and return it. Call again to resume.
 
     A finished run is not changed, unless `config` has more steps. In this case, the run continues
-    from its end. With a cosine schedule, this is not possible, because the schedule has ended. If
-    the numbers of a replica are not finite, the replica is stopped, and the others continue.
-    Nothing is written before all arguments are checked and the model is tried on two images.
+    from its end. A run with a cosine schedule cannot continue, because the schedule has ended. If
+    the numbers of a replica are not finite, this replica is stopped, and the other replicas
+    continue. Nothing is written before all arguments are checked and the model is tried on two
+    images.
 
     Training changes some settings of the process, and restores them at the end: the handlers of
     SIGINT and SIGTERM, so that the run is saved before the process ends; PyTorch's precision of
@@ -83,15 +84,17 @@ def train(
         device: `auto`, `cpu`, `cuda` or `cuda:N`; `auto` is the GPU if there is one.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         dataset: Your own images, instead of those that `config` names; see `as_dataset`.
-        model: Your own model, instead of the one that `config` names, or a function of the data set
-            that returns a model with one replica. The run then has your model's name, its number of
-            latents, and a fingerprint of its structure. The model is trained in place. If the run
-            was already finished, its weights are loaded into the model.
+        model: Your own model, instead of the model that `config` names, or a function of the data
+            set that returns a model with one replica. The configuration of the run then has your
+            model's name, its number of latents, and a fingerprint of its structure. The model is
+            trained in place. If the run was already finished, the run's weights are loaded into
+            your model.
         evaluate: The number of images per split for the final bounds; all by default.
         execution: How steps are executed; see `Engine`.
         checkpoint_seconds: Time between two checkpoints, which are written after records. With 0,
             there is a checkpoint for every record.
-        limit: A time limit. Training stops after a save. By default, there is no limit.
+        limit: A time limit. When it is reached, training saves and stops. By default, there is no
+            limit.
         progress: Whether to show a progress bar on a terminal or in a notebook. To add the bar to
             existing progress bars, pass these `Bars`.
         on_record: A function that is called with every record.
@@ -137,11 +140,11 @@ def train_together(
     on_record: OnRunRecord | None = None,
     notify: Notify = warnings.warn,
 ) -> list[Run]:
-    """Train runs that differ only in estimator and data set as one ensemble, or resume them.
+    """Train an ensemble of runs that differ only in estimator and data set, or resume it.
 
     Each run has its own directory, as with `train`, but its noise also depends on the other runs.
-    Finished runs are not changed. Runs at different steps are resumed one after the other. An
-    ensemble that does not fit into memory is halved.
+    Finished runs are not changed. Runs at different steps are resumed one after the other. If the
+    ensemble does not fit into memory, it is split into two halves.
 
     Args:
         configs: The configurations. `arms.bench.runs.ensemble.group_for_ensembles` groups runs that
@@ -202,7 +205,7 @@ def _check_one_each(what: str, given: object, runs: int) -> None:
 
 
 def _check_different(paths: Sequence[Path], datasets: Sequence[Dataset]) -> None:
-    """Raise ValueError if two runs share a directory, or two different data sets share a name."""
+    """Raise ValueError if two runs share a directory, or if two data sets share a name."""
     try:
         different = {path.resolve() for path in paths}
     except (OSError, RuntimeError) as error:  # a loop of links
@@ -226,12 +229,12 @@ def _train(
     given: Mapping[str, Dataset],
     progress: bool | Bars,
 ) -> None:
-    """Lock the directories of all runs that are not finished, and train these runs."""
+    """Train the runs that are not finished. Lock their directories during training."""
     rest = _unfinished(members, options)
     if not rest:
         return
     if (config := rest[0].config).structure and options.model is None:
-        raise ValueError(f"{config.network!r} is your own model: pass it as model=")
+        raise ValueError(f"{config.network!r} is your own model: pass it in the argument model")
     options = replace(options, device=choose_device(options.device))
     check_execution(options.execution, options.device)
     if options.device == "cpu" and config.precision != "highest":
@@ -268,7 +271,7 @@ def _train(
 
 
 def _unfinished(members: Sequence[Member], options: TrainOptions) -> list[Member]:
-    """Return the members whose runs are not finished.
+    """Return those members of an ensemble whose runs are not finished.
 
     Raise ValueError if the directory of a member contains another run.
     """
@@ -276,9 +279,9 @@ def _unfinished(members: Sequence[Member], options: TrainOptions) -> list[Member
 
 
 def _check_goes_on(member: Member) -> None:
-    """Notify the user if the run continues after its end, because more steps were requested.
+    """Notify the user if more steps were requested for a run that has ended, so that it continues.
 
-    Raise ValueError if the run has ended, but has no checkpoint from which it can continue.
+    Raise ValueError if such a run has no checkpoint from which it can continue.
     """
     run, step, end = member.run, max(member.states), member.config.steps
     if not run.exists():
@@ -296,7 +299,7 @@ def _train_locked(
     options: TrainOptions,
     data: Mapping[str, Dataset],
 ) -> None:
-    """Train the unfinished runs `rest` of `members`, in groups.
+    """Train the unfinished runs `rest` in groups. `members` has all runs.
 
     All runs of a group resume from the same step.
     """
@@ -321,7 +324,7 @@ def _names(members: Sequence[Member]) -> str:
 def _train_what_fits(
     members: Sequence[Member], options: TrainOptions, data: Mapping[str, Dataset]
 ) -> None:
-    """Train runs together. If they do not fit into memory, train the two halves of the list."""
+    """Train runs together. If the runs do not fit into memory, train each half by itself."""
     fits = _fits(members, options, data)
     if not fits or options.device.startswith("cuda"):
         free_memory()

@@ -1,8 +1,8 @@
-"""Convert configurations to jobs: find finished runs, and group the others.
+"""Convert configurations to jobs: find the finished runs, and group the other runs.
 
-This module neither trains nor writes. A run is recognized by the identity in its config.json, not
-by the name of its folder. Finished runs of any precision count, because precision affects the
-results far less than the seed (benchmarks/results/precision.json).
+This module neither trains runs nor writes files. A run is recognized by the identity in its
+config.json, not by the name of its folder. A finished run counts at any precision, because the
+precision affects the results far less than the seed (benchmarks/results/precision.json).
 """
 
 from collections import Counter
@@ -26,8 +26,8 @@ STATES: tuple[State, ...] = get_args(State)
 class Task:
     """A requested run, with its directory and its progress.
 
-    `config` is the requested configuration. If the run exists, `config` has the precision of the
-    existing run.
+    `config` is the requested configuration, except that it has the precision of the existing run if
+    the run exists.
     """
 
     config: TrainConfig
@@ -43,7 +43,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that are trained together: an ensemble on a GPU, or a single run on a CPU."""
+    """Runs that one worker trains together: an ensemble on a GPU, or a single run on a CPU."""
 
     tasks: tuple[Task, ...]
 
@@ -52,7 +52,7 @@ class Job:
         return f"{self.tasks[0].path.name}{others}"
 
     def line(self) -> str:
-        """Return one line that lists the runs of the job, grouped by state."""
+        """Return one line of text that lists the job's runs, grouped by their state."""
         config, by_state = self.tasks[0].config, dict[State, list[str]]()
         for task in sorted(self.tasks, key=lambda task: STATES.index(task.state)):
             by_state.setdefault(task.state, []).append(str(task))
@@ -68,10 +68,11 @@ def plan(
     results: Sequence[Path | str] = (),
     on_gpu: bool = False,
 ) -> list[Job]:
-    """Return jobs for all wanted runs, including those that are finished.
+    """Return jobs that contain all wanted runs, including the finished runs.
 
-    Finished runs in `output` and in `results` are not trained again. Unfinished runs in `output`
-    are resumed with their precision. On a GPU, runs are trained together if possible.
+    Finished runs in `output` and in `results` will not be trained again. Unfinished runs in
+    `output` will be resumed with their old precision. If `on_gpu` is true, runs that can be trained
+    together are in one job.
     """
     check_local(Path(output))
     for folder in results:
@@ -84,13 +85,14 @@ def plan(
         config: _task(config, Path(output), here.get(key, []), elsewhere.get(key, []))
         for key, config in reversed(once.items())
     }
-    together = on_gpu and not any(config.structure for config in tasks)  # own models train alone
+    # Each run of a user's own model is trained alone.
+    together = on_gpu and not any(config.structure for config in tasks)
     groups = group_for_ensembles(list(tasks)) if together else [[config] for config in tasks]
     return [Job(tuple(tasks[config] for config in group)) for group in groups]
 
 
 def plan_lines(jobs: Sequence[Job]) -> list[str]:
-    """Return one line of text for each job, and a last line with the total."""
+    """Return one line of text for each job. Append a line with the total numbers of runs."""
     lines = [f"{index}/{len(jobs)} {job.line()}" for index, job in enumerate(jobs, 1)]
     counts = Counter(task.state for job in jobs for task in job.tasks)
     shown = [f"{counts[state]} {state}" for state in STATES if counts[state]]
@@ -98,10 +100,10 @@ def plan_lines(jobs: Sequence[Job]) -> list[str]:
 
 
 def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
-    """Return jobs with those runs that are not finished.
+    """Return jobs that contain only the unfinished runs of the given jobs.
 
-    If there are fewer jobs than slots, the largest job is halved, until there are enough jobs or
-    each job has one run.
+    `slots` is the number of jobs that can run at once. While there are fewer jobs than slots, halve
+    the largest job, unless every job has a single run.
     """
     left: list[Job] = []
     for job in jobs:
@@ -119,9 +121,9 @@ def split_jobs(jobs: Iterable[Job], slots: int = 1) -> list[Job]:
 
 
 def experiment_of(run: TrainConfig | Run) -> str:
-    """Return a digest of a run's identity without its precision.
+    """Return a digest of a run's identity, leaving out the precision.
 
-    Runs that differ only in precision have the same digest.
+    Two runs that differ only in precision have the same digest.
     """
     found = run.identity() if isinstance(run, Run) else identity(run)
     return digest_of({name: value for name, value in found.items() if name != "precision"})
@@ -135,11 +137,11 @@ def _by_experiment(folders: Iterable[Path | str]) -> Mapping[str, list[Run]]:
 
 
 def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Sequence[Run]) -> Task:
-    """Return the task for a configuration, given the existing runs of this configuration.
+    """Return the task for a configuration, given the runs of this configuration that exist.
 
-    The runs `here` are in the output folder, and the runs `elsewhere` in other folders and
-    archives. They may have another precision. A finished run is preferred, and then a run with the
-    requested precision.
+    `here` has the runs in the output folder, and `elsewhere` has those in other folders and
+    archives. These runs may have another precision. If several runs exist, prefer a finished run,
+    and then a run with the requested precision.
     """
     finished = [run for run in (*here, *elsewhere) if _holds(run.is_finished)]
     if not finished and not here:
@@ -157,9 +159,9 @@ def _task(config: TrainConfig, output: Path, here: Sequence[Run], elsewhere: Seq
 
 
 def _holds(question: Callable[[], bool]) -> bool:
-    """Return the answer to a question about a run, or False if the run is damaged.
+    """Return what the function `question` returns, or False if the run is damaged.
 
-    The worker that trains the run reports the damage.
+    The damage is not reported here, but by the worker that trains the run.
     """
     with suppress(ValueError):
         return question()

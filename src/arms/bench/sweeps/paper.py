@@ -1,7 +1,8 @@
-"""Find numbers of the paper's tables for which we have no finished run, and train these runs.
+"""Find the numbers of the paper's tables for which we have no finished run, and train such runs.
 
-A number is missing if neither the archives nor the output folder contain a finished run with its
-setting and estimator. The runs are those of `arms experiments`, limited to estimators of the paper.
+A number is missing if neither the archives nor the output folder contain a finished run with the
+same setting and estimator. The runs are those of `arms experiments`, but only for estimators that
+the paper has.
 """
 
 from collections import defaultdict
@@ -24,7 +25,7 @@ from arms.bench.sweeps.sweep import SweepError, sweep
 
 
 class Wanted(NamedTuple):
-    """A number of the paper, and the run that reproduces it."""
+    """A number of the paper, with the configuration of the run that reproduces this number."""
 
     config: TrainConfig
     split: str
@@ -37,7 +38,10 @@ class Wanted(NamedTuple):
 
 
 def wanted_numbers(scale: Scale = "paper") -> list[Wanted]:
-    """Return all numbers of the paper in order, each with the run that reproduces it at a scale."""
+    """Return all numbers of the paper in order, each with the run that reproduces it.
+
+    The configurations of the runs are those at the given scale.
+    """
     runs = {
         (*setting_of(config)[:3], config.label): replace(config, **CHANGES[scale])
         for table in ("table1", "table2")
@@ -52,7 +56,7 @@ def wanted_numbers(scale: Scale = "paper") -> list[Wanted]:
 def missing_numbers(
     wanted: Sequence[Wanted], output: Path, results: Sequence[Path]
 ) -> list[Wanted]:
-    """Return the numbers for which neither `output` nor `results` contain a finished run."""
+    """Return the wanted numbers for which neither `output` nor `results` have a finished run."""
     jobs = plan([one.config for one in wanted], output, results=results)
     tasks = [task for job in jobs for task in job.tasks]
     done = {experiment_of(task.config) for task in tasks if task.state == "done"}
@@ -60,7 +64,7 @@ def missing_numbers(
 
 
 def missing_lines(scale: Scale, output: Path, results: Path) -> list[str]:
-    """Return a line for each number of the paper that is missing, and a line that counts them."""
+    """Return one line for each missing number of the paper, and a last line with their count."""
     wanted = wanted_numbers(scale)
     missing = missing_numbers(wanted, output, [results])
     runs = len({experiment_of(one.config) for one in missing})
@@ -79,8 +83,10 @@ def finish_paper(
     Args:
         scale: Scale of the runs.
         output: Folder of the run directories. Unfinished runs in it are resumed.
-        results: Folder of the archives, one for each data set and network, to which runs are added.
-        page: The page that compares the paper's numbers with ours, written only at its scale.
+        results: Folder of the archives, one for each data set and network. The runs are added to
+            these archives.
+        page: The page that compares the paper's numbers with ours. It is written only at the scale
+            of the paper.
         options: Further arguments of `sweep`.
     """
     wanted = [one.config for one in wanted_numbers(scale)]
@@ -104,9 +110,9 @@ def _keep(
 
 
 def add_to_archives(wanted: Iterable[TrainConfig], output: Path, results: Path) -> list[Path]:
-    """Add wanted runs that are finished from `output` to the archives in `results`.
+    """Copy all finished runs of the `wanted` configurations from `output` to archives in `results`.
 
-    A run that is already archived is not added again. Return the changed archives.
+    Runs that are already archived are not added again. Return the paths of the changed archives.
     """
     archived = {experiment_of(run) for run in find_runs(results)}
     lacking = {experiment_of(config) for config in wanted} - archived

@@ -1,6 +1,6 @@
-"""The page "The paper, reproduced", which compares all numbers of the paper with ours.
+"""Write the page "The paper, reproduced", which compares all numbers of the paper with ours.
 
-`arms sweep paper` writes this Markdown page from archives and the paper's numbers.
+`arms sweep paper` writes this Markdown page. Our numbers come from the archives of runs.
 """
 
 import math
@@ -27,7 +27,7 @@ from arms.bench.sweeps.jobs import plan
 
 RUNS_OF_THE_PAPER = 5
 FAR = 3.0
-"""Differences beyond this number of standard errors are in bold."""
+"""Differences of more than this number of standard errors are in bold."""
 BOUND_TABLES = (2, 4)
 """Tables whose runs were trained on the importance-weighted bound."""
 CHANCE = 0.03
@@ -63,8 +63,8 @@ COMPARED = (
     {"loorf", "disarm", "arms-dirichlet", "arms-gaussian"},
     {"vimco", "disarm-ms (unfolded)", "arms-ms-dirichlet (unfolded)"},
 )
-"""Sets of estimators that the conclusions compare. For each set, there must be a setting with all
-of its estimators."""
+"""Sets of estimators that the conclusions compare. For each set, the runs must include a setting in
+which all estimators of the set were trained."""
 
 
 BY_COUNT = """\
@@ -77,7 +77,7 @@ same K:"""
 
 @dataclass(frozen=True)
 class Beside:
-    """A number of the paper, with our numbers at the same K and at K = n."""
+    """A number of the paper beside two numbers of ours: at the paper's K, and at K = n."""
 
     setting: Setting
     estimator: str
@@ -88,18 +88,18 @@ class Beside:
 
     @property
     def count(self) -> int:
-        """K of the paper's number, assumed to be the default of the released code."""
+        """The K of the paper's number. We assume that it is the default of the released code."""
         return released_default_k(self.estimator, self.setting.num_samples)
 
     def difference(self, ours: Cell) -> float:
-        """Return our number minus the paper's, in nats."""
+        """Return our number `ours` minus the paper's number, in nats."""
         return ours.mean - self.number.mean
 
     def errors(self, ours: Cell, runs_of_the_paper: int = RUNS_OF_THE_PAPER) -> float:
-        """Return our number minus the paper's, divided by the standard error of this difference.
+        """Return our number minus the paper's number, divided by the difference's standard error.
 
-        The paper's ± is taken as the standard deviation of `runs_of_the_paper` runs. With a single
-        run, it is taken as a standard error.
+        The paper's ± is assumed to be the standard deviation over `runs_of_the_paper` runs. If this
+        argument is 1, the ± is assumed to be a standard error.
         """
         assert ours.std is not None
         assert ours.replicas is not None
@@ -108,7 +108,7 @@ class Beside:
 
 
 def committed(results: Path) -> list[Group]:
-    """Return the groups of archived runs in `results` that belong to the paper's tables."""
+    """Return groups of the archived runs in `results`, only for settings of the paper's tables."""
     wanted = [*configs("table1", "paper"), *configs("table2", "paper")]
     jobs = plan(wanted, "nowhere", results=[results])
     collection = collect([task.path for job in jobs for task in job.tasks if task.state == "done"])
@@ -120,7 +120,7 @@ def committed(results: Path) -> list[Group]:
 
 
 def beside(group: Group) -> list[Beside]:
-    """Return the paper's numbers for the setting of a group, each beside our numbers."""
+    """Return the numbers of the paper that a group also has, each beside our two numbers."""
     found = []
     for split in ("train", "test"):
         for row in group.rows:
@@ -137,9 +137,9 @@ def beside(group: Group) -> list[Beside]:
 
 
 def page_of(groups: Sequence[Group]) -> str:
-    """Return the whole page in Markdown.
+    """Return the whole page in Markdown. `groups` has all runs that the page compares.
 
-    The conclusions are omitted if the groups do not contain all estimators in COMPARED.
+    If the groups do not contain all estimators in COMPARED, the page has no conclusions.
     """
     numbers = [one for group in groups for one in beside(group)]
     whole = len(numbers) == len(all_printed())
@@ -156,9 +156,10 @@ def page_of(groups: Sequence[Group]) -> str:
 
 
 def coverage(numbers: Sequence[Beside]) -> str:
-    """Return the section that says how many numbers of the paper our runs cover.
+    """Return the section that says how many numbers of the paper have a counterpart in our runs.
 
-    It has tables by table of the paper, by setting and by estimator.
+    The section counts them in three ways: for each table of the paper, for each setting, and for
+    each estimator.
     """
     keys = all_printed()
     totals = [number.table for number in keys.values()]
@@ -203,7 +204,10 @@ def coverage(numbers: Sequence[Beside]) -> str:
 
 
 def conclusion(numbers: Sequence[Beside]) -> str:
-    """Return the section of conclusions: findings, and a table by data set and network."""
+    """Return the section of conclusions.
+
+    The section has our findings, and a table with a row for each data set and network.
+    """
     elbo = [one for one in numbers if one.number.table not in BOUND_TABLES]
     bound = [one for one in numbers if one.number.table in BOUND_TABLES and not is_repeated(one)]
     points = [
@@ -240,15 +244,16 @@ def conclusion(numbers: Sequence[Beside]) -> str:
 
 
 def is_repeated(one: Beside) -> bool:
-    """Return whether a number is in DisARM's column of table 2, which repeats table 1."""
+    """Return whether a number is in DisARM's column of table 2, which repeats table 1's column."""
     return one.estimator == "disarm-ms (unfolded)" and one.number.table == min(BOUND_TABLES)
 
 
 def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
-    """Return how many of our numbers are close to the paper's, and all absolute differences.
+    """Return two counts of our numbers that are close to the paper's, and all distances in nats.
 
-    A number is close if it is within FAR standard errors. The first count takes the paper's ± as a
-    standard deviation over runs, and the second count takes the ± as a standard error.
+    A number is close if the difference is at most FAR standard errors. The first count assumes that
+    the paper's ± is a standard deviation over runs. The second count assumes that the ± is a
+    standard error.
     """
     near, near_if_errors = (
         sum(abs(one.errors(one.at_its_count, runs)) <= FAR for one in numbers)
@@ -258,7 +263,7 @@ def closeness(numbers: Sequence[Beside]) -> tuple[int, int, list[float]]:
 
 
 def overall(numbers: Sequence[Beside]) -> str:
-    """Summarize how our numbers differ from the paper's after training on the ELBO."""
+    """Return text on how our numbers differ from the paper's, after training on the ELBO."""
     near, near_if_errors, distances = closeness(numbers)
     return (
         f"**Trained on the ELBO, at its K, every number is within {up(max(distances))} nats of the "
@@ -269,10 +274,10 @@ def overall(numbers: Sequence[Beside]) -> str:
 
 
 def agreement(numbers: Sequence[Beside]) -> list[str]:
-    """Return three cells of a table of conclusions.
+    """Return three cells for the table of conclusions.
 
-    They are the count of numbers, their mean difference from the paper, and how many of them differ
-    by more than FAR standard errors.
+    The cells are the count of our numbers, their mean difference from the paper's, and the count of
+    differences beyond FAR standard errors.
     """
     far = sum(abs(one.errors(one.at_its_count)) > FAR for one in numbers)
     return [
@@ -283,7 +288,7 @@ def agreement(numbers: Sequence[Beside]) -> list[str]:
 
 
 def disarm(numbers: Sequence[Beside]) -> str:
-    """Compare DisARM's numbers in the paper with ours, at K = n/2 and at K = n."""
+    """Return text that compares the paper's numbers of DisARM with ours at K = n/2 and K = n."""
     found = [one for one in numbers if one.estimator == "disarm"]
     nearer = [
         one
@@ -308,7 +313,7 @@ def disarm(numbers: Sequence[Beside]) -> str:
 
 
 def against_loorf(numbers: Sequence[Beside]) -> str:
-    """Compare how far ARMS is above LOORF, in the paper and in our runs."""
+    """Return text that says how far ARMS is above LOORF in the paper, and in our runs."""
     parts = []
     for name in ("arms-dirichlet", "arms-gaussian"):
         gap_printed, gap_ours = (gaps(numbers, name, of) for of in (in_paper, in_our_runs))
@@ -325,7 +330,7 @@ def against_loorf(numbers: Sequence[Beside]) -> str:
 
 
 def overall_bound(numbers: Sequence[Beside]) -> str:
-    """Summarize how our numbers differ from the paper's after training on the bound."""
+    """Return text on how our numbers differ from the paper's, after training on the bound."""
     near, near_if_errors, distances = closeness(numbers)
     parts = []
     for name in dict.fromkeys(one.estimator for one in numbers):
@@ -341,7 +346,7 @@ def overall_bound(numbers: Sequence[Beside]) -> str:
 
 
 def against_vimco(numbers: Sequence[Beside]) -> str:
-    """Compare how far multi-sample ARMS is above VIMCO, in the paper and in our runs."""
+    """Return text that says how far multi-sample ARMS is above VIMCO in the paper and our runs."""
     gap_printed, gap_ours = (
         gaps(numbers, "arms-ms-dirichlet (unfolded)", of, "vimco") for of in (in_paper, in_our_runs)
     )
@@ -360,7 +365,10 @@ def against_vimco(numbers: Sequence[Beside]) -> str:
 
 
 def by_count(groups: Sequence[Group]) -> str:
-    """Return the section on mean differences between estimators of the bound, for several K."""
+    """Return the section that compares estimators of the bound at several K.
+
+    Its table shows the mean difference between two estimators.
+    """
     pairs = [
         ("arms-ms-dirichlet (unfolded)", "vimco"),
         ("disarm-ms (unfolded)", "vimco"),
@@ -398,7 +406,7 @@ def by_count(groups: Sequence[Group]) -> str:
 
 
 def above(differences: Sequence[float]) -> str:
-    """Return the mean of differences, and how many of them are positive, as text."""
+    """Return text with the mean of the differences, and with the number of positive differences."""
     higher = sum(gap > 0 for gap in differences)
     return f"{signed(mean(differences))}, above in {higher} of {len(differences)}"
 
@@ -413,7 +421,7 @@ def in_paper(one: Beside) -> float:
 
 
 def in_our_runs(one: Beside) -> float:
-    """Return our number at K = n, at which all estimators can be compared."""
+    """Return our number at K = n. All estimators can be compared at this K."""
     return one.at_n.mean
 
 
@@ -423,9 +431,9 @@ def gaps(
     value: Callable[[Beside], float],
     other: str = "loorf",
 ) -> list[float]:
-    """Return the value of `estimator` minus the value of `other`, for all settings with both.
+    """Return the value of `estimator` minus the value of `other`, for each setting with both.
 
-    `value` returns the value of a number, in the paper or in our runs.
+    `value` is a function that returns the paper's value or our value.
     """
     theirs = {(one.setting, one.split): value(one) for one in numbers if one.estimator == other}
     mine = {(one.setting, one.split): value(one) for one in numbers if one.estimator == estimator}
@@ -433,7 +441,7 @@ def gaps(
 
 
 def section(title: str, groups: Sequence[Group]) -> str:
-    """Return the section for one data set and network, in Markdown."""
+    """Return the Markdown section about the runs with one data set and one network."""
     parts = [title]
     numbers = sorted(
         (one for group in groups for one in beside(group)), key=lambda one: one.number.table
@@ -456,7 +464,7 @@ def section(title: str, groups: Sequence[Group]) -> str:
 
 
 def row(one: Beside) -> list[str]:
-    """Return the cells of one row of a section's table."""
+    """Return the table cells that show a number of the paper beside our numbers."""
     ours = [
         text for stat in (one.at_its_count, one.at_n) for text in (str(stat), difference(one, stat))
     ]
@@ -465,9 +473,9 @@ def row(one: Beside) -> list[str]:
 
 
 def difference(one: Beside, ours: Cell) -> str:
-    """Format the difference of our number from the paper's, in nats and in standard errors.
+    """Return our number `ours` minus the paper's as text, in nats and in standard errors.
 
-    Differences beyond FAR standard errors are bold.
+    A difference beyond FAR standard errors is bold.
     """
     errors = one.errors(ours)
     text = f"{signed(one.difference(ours))} ({signed(errors, 1)})"
@@ -475,7 +483,7 @@ def difference(one: Beside, ours: Cell) -> str:
 
 
 def remarks(groups: Sequence[Group]) -> list[str]:
-    """Return a Markdown list of the caveats and notes of these groups, or [] if there are none.
+    """Return the caveats and notes about these groups as lines of a Markdown list.
 
     Each caveat appears once, with the tables and the numbers of samples n to which it applies.
     """
@@ -495,7 +503,7 @@ def remarks(groups: Sequence[Group]) -> list[str]:
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table with these headings and rows."""
+    """Return a Markdown table with the headings `columns` and these rows."""
     lines = [columns, ["---"] * len(columns), *rows]
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 

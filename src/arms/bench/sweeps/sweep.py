@@ -27,12 +27,12 @@ from arms.bench.sweeps.engines import SweepEngine, make_engine
 from arms.bench.sweeps.engines.base import Kind, Outcome, Settings
 from arms.bench.sweeps.jobs import Job, experiment_of, plan, plan_lines, split_jobs
 
-ATTEMPTS = 4  # limit if the worker of a job dies, because the job may be the cause
+ATTEMPTS = 4  # times that a job is started; its workers may die because of the job
 PAUSE = 1.0  # seconds between two checks of runs that another process trains
 
 
 class SweepError(ValueError):
-    """Some runs of a sweep could not be trained."""
+    """Raised if some runs of a sweep could not be trained."""
 
 
 def sweep(
@@ -54,9 +54,9 @@ def sweep(
     """Train many runs, and return them. Call the function again to train missing runs.
 
     Interrupted runs are resumed. On GPUs, runs that differ only in estimator and data set are
-    trained together, and the noise of each run then depends on the others. On CPUs, each run is
+    trained together, and the noise of each run then depends on the other runs. On CPUs, each run is
     trained alone. Several sweeps may share a folder. A run without surviving replicas is reported
-    as diverged, and returned like the others.
+    as diverged, and is also returned.
 
     Args:
         configs: The configurations. The `dataset` of a configuration may be the path of your own
@@ -71,8 +71,8 @@ def sweep(
             its name, `module:name`. Other processes import the function.
         data_dir: Folder with data files; by default ARMS_DATA_DIR, then the download cache.
         checkpoint_seconds: Time between two checkpoints.
-        minutes: Time limit. Training stops after a save. A run is started only if previous runs
-            show that the time suffices. Runs that were not started are not returned.
+        minutes: Time limit. Training stops after a save. A run is started only if the durations of
+            earlier runs show that the time suffices. Runs that were not started are not returned.
         dry_run: Only report the state of the runs, with one line per job, and return no runs.
         progress: Whether to show a progress bar on a terminal.
         notify: A function that is called with one line of text when a job ends, and with each
@@ -91,8 +91,8 @@ def sweep(
     if precision is not None:
         configs = [replace(config, precision=precision) for config in configs]
     if isinstance(model, nn.Module):
-        what = "model must be a function that makes a model for each run, got a model"
-        raise ValueError(f"{what}: pass the function that makes it")
+        what = "the argument model must be a function that makes a model for each run, got a model"
+        raise ValueError(f"{what}: write a function that returns such a model")
     make = None if model is None else find_model(model)
     wanted, datasets = name_inputs(configs, dataset, make, folder)
     jobs = plan(wanted, output, results=results, on_gpu=engine.on_gpu)
@@ -125,10 +125,10 @@ def sweep(
 
 
 def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) -> list[Path]:
-    """Train the missing runs of an experiment and write a report, or draw its figures.
+    """Train the missing runs of an experiment, and write a report about them.
 
-    Only an experiment without runs is drawn. Return the paths of the written files. Experiments in
-    one folder share their runs. The options are further arguments of `sweep`.
+    If the experiment has no runs, draw its figures instead. Return the paths of the written files.
+    Experiments in the same folder share their runs. `options` are further arguments of `sweep`.
     """
     source = find_source(name, scale)
     if not isinstance(source, Sweep):
@@ -142,7 +142,7 @@ def run_experiment(name: str, scale: Scale, output: Path | str, **options: Any) 
 
 
 class Tally:
-    """Counts of the runs in a sweep, by result."""
+    """Counts of a sweep's runs: how many are done, diverged, failed, and so on."""
 
     def __init__(self, jobs: Iterable[Job]) -> None:
         states = Counter(task.state for job in jobs for task in job.tasks)
@@ -151,7 +151,7 @@ class Tally:
         self._trained, self._began = 0, perf_counter()
 
     def add(self, job: Job, outcome: Outcome) -> None:
-        """Add the runs of a job that has ended to the counts."""
+        """Count the runs of a job that has ended with the given outcome."""
         self.counts[outcome.kind] += len(job.tasks)
         self._trained += len(job.tasks)
         if outcome.kind == "failed":
@@ -183,8 +183,9 @@ def run_jobs(
 ) -> None:
     """Run jobs on an engine until each run is done, diverged or failed.
 
-    If the worker of a job dies, the job is started again, up to ATTEMPTS times. When the time limit
-    is reached, the remaining runs stay unchanged. `watch` is called at least once a second.
+    If the worker of a job dies, the job is started again. Each job is started at most ATTEMPTS
+    times. When the time limit is reached, the remaining runs stay unchanged. `watch` is called at
+    least once a second.
     """
     waiting, held, attempts = deque(jobs), list[Job](), Counter[Job]()
     started: list[Job] = []

@@ -18,7 +18,7 @@ ENGINES: Mapping[str, Callable[..., SweepEngine]] = {
 
 
 def make_engine(name: str, **options: object) -> SweepEngine:
-    """Create the engine with this name. Options with the value None are ignored.
+    """Create an engine by its name. Options with the value None are ignored.
 
     >>> make_engine("here", address="10.0.0.1:6379")
     Traceback (most recent call last):

@@ -29,19 +29,22 @@ resumed.
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a job, with a message for the user."""
+    """The result of a job, with lines of text for the user."""
 
     kind: Kind
     lines: tuple[str, ...] = ()
 
     def final(self) -> "Outcome":
-        """Return the result if the job is not started again: a lost job has failed."""
+        """Return the final outcome of a job that will not be started again.
+
+        If the outcome is "lost", it becomes "failed".
+        """
         return replace(self, kind="failed") if self.kind == "lost" else self
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Training options for all jobs of a sweep."""
+    """Training options that apply to all jobs of a sweep."""
 
     command: tuple[str, ...] = ()  # the user's command, for the provenance of the runs
     folder: str = ""  # the folder in which workers search for the module of `model`
@@ -64,7 +67,7 @@ class SweepEngine(Protocol):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Stop all running jobs. Workers save first."""
+        """Stop all running jobs. The workers save their runs before they stop."""
         return
 
     def slots(self) -> int:
@@ -76,19 +79,19 @@ class SweepEngine(Protocol):
         return None
 
     def start(self, job: Job, settings: Settings) -> None:
-        """Start a job. The method may return before the job has ended."""
+        """Start a job. This method may return before the job has ended."""
         ...
 
     def ended(self, seconds: float) -> list[tuple[Job, Outcome]]:
-        """Return the jobs that have ended since the last call, with their results.
+        """Return the jobs that have ended since the last call, each with its outcome.
 
-        If there are none, wait at most `seconds` for one.
+        If no job has ended, wait at most `seconds` for a job to end.
         """
         ...
 
 
 def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
-    """Check the resources of each job, and return its share of a GPU.
+    """Check the resources that each job should get, and return each job's share of a GPU.
 
     If `gpus_per_job` is None, the share is 1 if there is a GPU, and 0 otherwise.
     """
@@ -102,7 +105,7 @@ def check_resources(cpus_per_job: int, gpus_per_job: float | None) -> float:
 
 
 def run_job(job: Job, settings: Settings, device: str, progress: bool = False) -> Outcome:
-    """Train the runs of a job in this process. Errors are returned as the result of the job."""
+    """Train the runs of a job in this process. Return errors as the job's outcome."""
     if not settings.limit.allows("start", "block", "save"):
         return Outcome("stopped")
     lines: list[str] = []
@@ -125,7 +128,10 @@ def run_job(job: Job, settings: Settings, device: str, progress: bool = False) -
 
 
 def run_in_worker(job: Job, settings: Settings, device: str, threads: int) -> Outcome:
-    """Train a job in a worker process, with the settings and the search path of the sweep."""
+    """Train a job in a worker process.
+
+    `settings` also gives the folder in which the sweep searches for the user's module.
+    """
     keep_freed_memory()
     sys.argv = list(settings.command)
     if settings.folder not in sys.path:
@@ -150,7 +156,7 @@ def _train(job: Job, settings: Settings, options: Mapping[str, Any]) -> None:
 
 
 class Here(SweepEngine):
-    """An engine that trains in this process. Ctrl-C and SIGTERM end the sweep after a save.
+    """An engine that trains in this process. Ctrl-C and SIGTERM save the run and end the sweep.
 
     Args:
         device: `auto`, `cpu`, `cuda` or `cuda:N`.

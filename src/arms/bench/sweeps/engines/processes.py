@@ -108,9 +108,9 @@ class Processes(SweepEngine):
 
 
 def _local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
-    """Return a list with the device of each process that can run at once on this machine.
+    """Return one device for each process that this machine can run at the same time.
 
-    On a CPU, the list has at least one entry.
+    If jobs are trained on CPUs, the list has at least one entry.
     """
     if not gpus_per_job:
         has_affinity = hasattr(os, "sched_getaffinity")
@@ -124,9 +124,9 @@ def _local_devices(cpus_per_job: int, gpus_per_job: float) -> list[str]:
 
 
 def _serve(connection: Connection, device: str, threads: int) -> None:
-    """Receive jobs from the sweep, train them, and send back their results.
+    """Receive jobs from the sweep, train them, and send their outcomes back.
 
-    The function returns when the sweep closes the connection or ends.
+    Return when the sweep closes the connection, or when the sweep ends.
     """
     # Ctrl-C in a terminal also reaches the sweep, which stops its workers after a save.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -140,9 +140,9 @@ def _serve(connection: Connection, device: str, threads: int) -> None:
 
 
 def _stop_with_the_sweep() -> None:
-    """Wait until the process of the sweep has ended, and then save and stop this worker.
+    """Wait until the process of the sweep has ended. Then save and stop this worker.
 
-    The worker must stop, because another sweep may resume its run.
+    The worker must stop, because another sweep may resume the worker's run.
     """
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -15,7 +15,7 @@ SAVING_SECONDS = 60.0
 
 
 class RayCluster(SweepEngine):
-    """An engine that trains jobs on a Ray cluster, as many at once as fit on it.
+    """An engine that trains jobs on a Ray cluster. At once, it trains as many jobs as fit there.
 
     The run directories must be on a file system that all nodes share and that supports locks.
 
@@ -118,7 +118,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _check_answers(address: str) -> None:
-    """Raise OSError if nothing answers at an address.
+    """Raise OSError if nothing answers at the address of a Ray cluster.
 
     Without this check, Ray would try again for many minutes.
     """
