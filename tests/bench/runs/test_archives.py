@@ -256,7 +256,7 @@ def test_a_bad_file_is_one_line(
             ["archive"],
             (
                 "arms archive needs a run directory, or a folder of run directories, got none: "
-                "for example, write arms archive runs"
+                "for example `arms archive runs`"
             ),
         ),
         (

@@ -99,7 +99,7 @@ def archive(
     """
     if not runs:
         what = "arms archive needs a run directory, or a folder of run directories, got none"
-        raise ValueError(f"{what}: for example, write arms archive runs")
+        raise ValueError(f"{what}: for example `arms archive runs`")
     found: dict[Path, Run] = {}
     for place in runs:
         opened = [run for source in run_sources(place) for run in open_runs(source)]

@@ -191,7 +191,7 @@ def report(
     """
     if not runs:
         what = "arms report needs a run directory, or a folder of run directories, got none"
-        raise ValueError(f"{what}: for example, write arms report runs")
+        raise ValueError(f"{what}: for example `arms report runs`")
     if not any(True for path in runs for _ in run_sources(path)):
         names = " or ".join(map(str, runs))
         raise ValueError(f"there is no run in {names}: train a run, or name another folder")
@@ -225,7 +225,7 @@ def toy(
 
     if not num_samples:
         what = "--num-samples must list at least one number of samples, got none"
-        raise ValueError(f"{what}: for example, write --num-samples 4 10")
+        raise ValueError(f"{what}: for example `--num-samples 4 10`")
     curves, paths = toy_problem.measure(num_samples, replicas, as_count(seed, 0, "--seed"))
     title = "toy problem, mean over p from 0.1 to 0.9"
     table = Table("n", "estimator", "variance relative to loorf", "closed form", title=title)

@@ -25,8 +25,8 @@ The other rows of the batch reduce the variance in three ways, without bias. Fir
 logits vary most over the rows are flipped most often. Second, the other rows give the curvature
 h_k of each latent, which is the regression coefficient of G_k on b_k. It predicts the error of the
 first sum, -1/2 (1 - p_k)(mean_i b_ik - p_k) h_k. This prediction has mean zero and is subtracted.
-Third, the *safe* form subtracts two differences of mean zero, with coefficients fitted on the other
-rows:
+Third, the option `safe` subtracts two differences of mean zero, with coefficients fitted on the
+other rows:
 
 $$ g - \beta\,(g - g_{\mathrm{flips}}) - \gamma\,(g - g_{\mathrm{ARMS}}), $$
 
