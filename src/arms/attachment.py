@@ -40,10 +40,11 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
 def attach_to_parameters(
     grad: Tensor, parameters: Sequence[nn.Parameter], points: Tensor, leaf: Tensor | None
 ) -> Tensor:
-    """Return the gradient estimate `grad`, differentiable in the estimator's parameters only.
+    """Return `grad`, so that autograd can differentiate it in the estimator's parameters only.
 
-    The points may depend on the parameters. `leaf` is the copy of the points at which the objective
-    was evaluated. Gradients that arrive at `leaf` continue through `points` to the parameters.
+    `grad` is a gradient estimate. The points may depend on the parameters. `leaf` is the copy of
+    the points at which the objective was evaluated. Gradients that arrive at `leaf` continue
+    through `points` to the parameters.
     """
     # The tuple hides these tensors from autograd. It would otherwise continue from them into the
     # objective's graph, and free buffers that are still needed.
@@ -53,7 +54,7 @@ def attach_to_parameters(
 
 
 class _Attach(Function):
-    """Return the value unchanged; the backward pass sends the estimate to the logits."""
+    """An autograd function that returns `value`. Its backward pass sends `grad` to the logits."""
 
     generate_vmap_rule = True
 
@@ -102,7 +103,7 @@ class _AttachPlainly(_Attach):
 
 
 class _OnlyOnce(Function):
-    """Return the estimate unchanged, and raise an error if it is differentiated."""
+    """An autograd function that returns `grad`, and raises an error in its backward pass."""
 
     generate_vmap_rule = True
 
@@ -129,7 +130,7 @@ def _refuse_second_derivatives() -> NoReturn:
 
 
 class _AttachOnly(Function):
-    """Return the estimate unchanged; the backward pass reaches the estimator's parameters only."""
+    """An autograd function that returns `grad`. Its backward pass reaches the parameters only."""
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, source: Any, *parameters: Tensor) -> Tensor:
