@@ -315,7 +315,7 @@ def _first_layer(parent: object, latent: Latent) -> Handle:
 
 
 def _check_layers(handles: list[Handle]) -> None:
-    """Raise unless `handles` lists all layers in order, and no points of theirs were modified."""
+    """Raise unless `handles` lists all layers in order, and none of their points was modified."""
     if not handles:
         raise ValueError("arms.attach needs at least one draw, got an empty list")
     for one in handles:
@@ -326,13 +326,16 @@ def _check_layers(handles: list[Handle]) -> None:
             raise ValueError(f"{what}: modify draw.samples instead, which is a copy")
     if handles[0].parent is not None:
         what = "the first draw in the list belongs to a deeper layer"
-        raise ValueError(f"{what}: start with the first layer, attach([first, second], values)")
+        remedy = "start with the first layer, as in attach([first, second], values)"
+        raise ValueError(f"{what}: {remedy}")
     for number, one in enumerate(handles[1:], 2):
         earlier = [id(other) for other in handles[: number - 1]]
         problems = {
             "appears twice": id(one) in earlier,
             "was drawn without given=": one.parent is None,
-            "was drawn with a given= that is not before it": id(one.parent) not in earlier,
+            "was drawn with given= a draw that is not earlier in the list": (
+                id(one.parent) not in earlier
+            ),
         }
         if problem := next((problem for problem, holds in problems.items() if holds), ""):
             raise ValueError(f"draws must list all layers in order, but draw {number} {problem}")
@@ -346,7 +349,8 @@ def _check_derivatives(handles: list[Handle], derivatives: object, options: Opti
     """
     if len(handles) > 1:
         what = "derivatives cannot be passed for several layers"
-        raise ValueError(f"{what}: remove them, and autograd computes them from the values")
+        remedy = "remove this argument, and autograd computes the derivatives from the values"
+        raise ValueError(f"{what}: {remedy}")
     estimator, drawn = handles[0].estimator, handles[0].drawn
     if not estimator.design.needs.derivatives:
         name = type(estimator).__name__
