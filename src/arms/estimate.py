@@ -53,7 +53,7 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
     if generator is None:
         warn_if_ranks_share_noise(latent.logits.device)
     else:
-        leave_graph("a torch.Generator: leave generator= out and call torch.manual_seed")
+        leave_graph("a torch.Generator: remove the argument generator, and call torch.manual_seed")
     check_fits(estimator, latent)
     try:
         with _full_precision(latent.logits.device):
@@ -119,7 +119,7 @@ def _check_draw(estimator: Estimator, draw: Draw) -> None:
     count = got[0]
     if needs.evaluations not in (None, count) or needs.derivatives > count:
         what = f"the design {name} drew {count} points, which contradicts its {needs}"
-        raise ValueError(f"{what}: correct its property needs")
+        raise ValueError(f"{what}: correct the property `needs` of the design")
 
 
 NO_CHANGE = nullcontext()

@@ -109,7 +109,7 @@ HAS_RANKS = dist.is_available()
 
 
 def warn_if_ranks_share_noise(device: torch.device) -> None:
-    """Warn once per process if this rank's global generator has the same state as another rank's."""
+    """Warn, once per process, if two ranks have global generators in the same state."""
     if HAS_RANKS and dist.is_initialized() and not torch.compiler.is_compiling():
         _compare(device.type)
 

@@ -170,7 +170,7 @@ def _refuse(values: Tensor, low: float, high: float, limit: float, dtype: torch.
     """Raise an error that explains why the weights would not be finite."""
     bad = values[~values.isfinite()]
     if len(bad):
-        remedy = "correct the reward function, or exclude these samples with mask="
+        remedy = "correct the reward function, or exclude these samples with the argument mask"
         raise ValueError(f"rewards must be finite, got {bad[0].item()}: {remedy}")
     raise ValueError(
         f"rewards and their differences must be at most {limit:.3g} in magnitude for {dtype} and "

@@ -135,7 +135,8 @@ def sample(
         return form.restore(_straight_through(form.latent, estimator, temperature, generator))
     if temperature is not None:
         what = "temperature is an argument of biased estimators, and no estimator was given"
-        raise ValueError(f"{what}: remove it, or write arms.sample(logits, 'st-gumbel', ...)")
+        remedy = "remove the temperature, or write arms.sample(logits, 'st-gumbel', ...)"
+        raise ValueError(f"{what}: {remedy}")
     at_site = _untraced if torch.compiler.is_compiling() else _at_site
     return at_site(logits, generator, batch_dim, tokens, validate)
 
@@ -163,8 +164,8 @@ def _drawn(form: "_Form", generator: Generator | None) -> Tensor:
     if needs_gradient(form.latent):
         raise ValueError(
             "the logits of arms.sample require a gradient, but no arms.sampling block is open: "
-            "call it inside `with arms.sampling() as s:`, or pass a biased estimator, "
-            "arms.sample(logits, 'reinmax'), or call it under torch.no_grad()"
+            "call arms.sample inside `with arms.sampling() as s:`, or pass a biased estimator, as "
+            "in arms.sample(logits, 'reinmax'), or call arms.sample under torch.no_grad()"
         )
     return form.latent.detach().sample(1, generator)[0]
 
@@ -554,7 +555,9 @@ def drop_in(
     try:
         chosen = as_estimator(estimator, 1, **options)
     except TypeError:
-        raise ValueError(f"{estimator} has no temperature: remove the argument") from None
+        raise ValueError(
+            f"{estimator} has no temperature: remove the argument temperature"
+        ) from None
     check_fits(chosen, latent, any_latent="st")
     return chosen
 
@@ -664,6 +667,6 @@ def _refuse_batch_norm(ends: list[Tensor], began: int) -> None:
             raise ValueError(
                 "batch normalization in training mode follows a call of arms.sample, so the loss "
                 "of a row depends on other rows, which biases the gradient: use GroupNorm or "
-                "LayerNorm, or call .eval() on it. If it does not depend on any sample, compute "
-                "it before the first call (validate=False skips this check)"
+                "LayerNorm, or call .eval() on the module. If the module's input depends on no "
+                "sample, call the module before arms.sample (validate=False skips this check)"
             )

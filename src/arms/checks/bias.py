@@ -1,4 +1,4 @@
-"""Test for bias: compare the means of many estimates with enumeration.
+"""Test for bias: compare the means of many estimates with the exact gradient, by enumeration.
 
 Each problem exposes a different kind of error. The problems vary the dtype, the size of the
 batch, the scale of rows and the size of the logits. The objectives are random, so errors do not
@@ -90,13 +90,13 @@ class Problem:
     scale: Tensor = ONE  # a factor of the objective, or one factor for each row
     effort: int = 1  # number of estimates, as a multiple of `draws`
     separate: bool = False  # make each estimate in a separate call, not as a row of a large batch
-    scored_rows: int | None = None  # compare only the first rows, so many; None compares all rows
+    scored_rows: int | None = None  # how many rows, from the first, are compared; None means all
 
 
 def as_bounded(value: object, least: int, most: int, name: str) -> int:
-    """Return `value` as an int; raise unless it is from `least` to `most`.
+    """Return `value` as an int. Raise unless it is from `least` to `most`.
 
-    `name` names the value in error messages.
+    `name` is the name of the value in error messages.
     """
     count = as_count(value, least, name)
     if count > most:
@@ -107,7 +107,7 @@ def as_bounded(value: object, least: int, most: int, name: str) -> int:
 def check_settings(
     draws: object, failure_rate: object, seed: object, latents: object
 ) -> list[Latent] | None:
-    """Check the settings of a test, and return the latents as a list, or None if there are none."""
+    """Check the settings of a test. Return `latents` as a list, or None if `latents` is None."""
     as_bounded(draws, 2, 10**9, "draws")
     as_bounded(seed, 0, 2**50, "seed")
     if not isinstance(failure_rate, float) or not 0 < failure_rate < 1:
@@ -150,9 +150,10 @@ def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> l
 def special_problems(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None = None
 ) -> Iterator[Problem]:
-    """Yield problems for bits and for categories, or for `latents`; each exposes one kind of error.
+    """Yield problems that each expose one kind of error.
 
-    The built-in cases are left out for kinds of latents that the estimator does not accept.
+    The problems use `latents`. If this is None, they use bits and categories, but only the kinds
+    that the estimator accepts.
     """
     # The weights of a bound would underflow if the rows of log p(x, b) were scaled by thousands.
     scale = torch.tensor(SCALES if estimator.target.size == 1 else 1.0)
@@ -200,9 +201,10 @@ def _curved_objective(latent: Latent, generator: Generator) -> TensorObjective:
 def problem_scores(
     estimator: Estimator, problem: Problem, draws: int, generator: Generator
 ) -> Tensor:
-    """Return one z-score for each logit: mean gradient estimates against the exact gradient.
+    """Return a z-score for each logit, which compares the mean estimate with the exact gradient.
 
-    If the estimator is unbiased, also return z-scores of the mean values. The result has one axis.
+    If the estimator is labeled unbiased, the result also contains z-scores of the estimated values,
+    one for each row. The result has one axis.
     """
     latent, total = problem.latent, problem.effort * draws
     if problem.separate:  # one call per estimate
@@ -261,7 +263,7 @@ class _Tally:
         self.sums = [total + error.pow(power).sum(0) for power, total in enumerate(self.sums, 1)]
 
     def scores(self) -> Tensor:
-        """Return the z-score of the mean error of each entry; a NaN becomes infinity."""
+        """Return the z-score of the mean error for each entry. NaN is replaced by infinity."""
         mean, square, cube = (total / self.count for total in self.sums)
         variance = (square - mean.square()).clamp(min=0) * self.count / max(1, self.count - 1)
         third = cube - 3 * mean * square + 2 * mean**3
@@ -283,7 +285,7 @@ def bias_finding(
 
     Args:
         estimator: The estimator to test.
-        draws: Estimates of the gradient per problem.
+        draws: The number of estimates per problem.
         failure_rate: The accepted probability that a correct estimator fails.
         seed: The seed of objectives and draws.
         latents: Latents to test, without batch axes and with few states. The default is bits and

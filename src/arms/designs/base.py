@@ -230,7 +230,7 @@ class BitCoupling(Coupling, ABC):
         return 1 - 1 / self.debias(logits, n)
 
     def undo_bits(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        """Convert `grad`, the leave-one-out estimate from n coupled bits, to an unbiased estimate."""
+        """Convert `grad`, a leave-one-out estimate from n coupled bits, to an unbiased estimate."""
         debias = self.debias(at_least_float32(logits), n)
         wanted, got = list(logits.shape), list(debias.shape)
         if got != wanted:

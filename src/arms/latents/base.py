@@ -77,7 +77,7 @@ class Latent(ABC):
         return not capabilities or all(map(self.has, capabilities))
 
     def elements(self) -> Sequence["Latent"]:
-        """Return the parts of a joint latent. For any other latent, return only the latent itself."""
+        """Return a list: the parts of a joint latent, or only this latent if it is not joint."""
         return [self]
 
     def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
