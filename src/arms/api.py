@@ -118,7 +118,11 @@ def importance_bound(
 
 
 def _with_target(estimator: Estimator, target: object) -> Estimator:
-    """Return an estimator of `target` that uses the same samples as `estimator`."""
+    """Return an estimator of `target`: `estimator` itself if it has this target.
+
+    If `estimator` is LOORF and `target` is a `BestOf`, return LOORF with this target. Raise in all
+    other cases.
+    """
     if not isinstance(target, Target):
         wanted = "arms.Expectation() or arms.BestOf(k)"
         raise ValueError(f"target must be {wanted}, got {target!r}")
@@ -344,8 +348,8 @@ def _check_layers(handles: list[Handle]) -> None:
 def _check_derivatives(handles: list[Handle], derivatives: object, options: Options) -> Tensor:
     """Check the user's derivatives, and return them as a tensor.
 
-    For a bound, the user's derivatives belong to log p(x, b), and the result contains derivatives
-    of the log-weights.
+    For a bound, the user passes derivatives of log p(x, b), and the result contains derivatives of
+    the log-weights.
     """
     if len(handles) > 1:
         what = "derivatives cannot be passed for several layers"

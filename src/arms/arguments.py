@@ -133,7 +133,7 @@ def true_or_unreadable(condition: Tensor) -> bool:
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Return whether a readable tensor contains neither NaN nor infinity."""
+    """Return whether a tensor contains neither NaN nor infinity. It must be readable now."""
     # A finite sum proves that all terms are finite, in one pass. An infinite sum proves nothing,
     # because the sum of large finite terms may overflow.
     return math.isfinite(tensor.detach().sum().item()) or bool(tensor.isfinite().all())
@@ -184,7 +184,7 @@ if TYPE_CHECKING:
 else:
 
     class lazy_property:  # noqa: N801 (used like a function)
-        """A `cached_property` without a lock. torch.compile cannot trace Python 3.11's lock."""
+        """A `cached_property` without Python 3.11's lock, which torch.compile cannot trace."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             self.function = function

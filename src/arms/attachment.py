@@ -130,7 +130,10 @@ def _refuse_second_derivatives() -> NoReturn:
 
 
 class _AttachOnly(Function):
-    """An autograd function that returns `grad`. Its backward pass reaches the parameters only."""
+    """An autograd function that returns `grad`.
+
+    Its backward pass computes gradients of the estimator's parameters only.
+    """
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, source: Any, *parameters: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ def refuse_transforms(estimator: Estimator) -> None:
 
 
 def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options: Options) -> Tensor:
-    """Return the derivative df/db at the last k points, where k is `needs.derivatives`.
+    """Return the derivative df/db at the last k points, if the design needs k derivatives.
 
     The result is `[k, *batch, *event]`. It is differentiable if the design needs second derivatives
     and the estimator's parameters are learning.
@@ -124,8 +124,8 @@ def _pull_back(
 ) -> Tensor | None:
     """Return the derivative of the weighted sum of the values with respect to the points.
 
-    Return None if autograd finds no path from the values to the points. If `twice`, the result is
-    differentiable.
+    Return None if autograd finds no path from the values to the points. If `twice` is True, the
+    result is differentiable.
     """
     (found,) = torch.autograd.grad(
         values, points, weights, create_graph=twice, retain_graph=True, allow_unused=True
@@ -281,7 +281,7 @@ def _values(
 
 
 def call_objective(objective: Objective, latent: Latent, points: Tensor) -> Any:
-    """Call the objective with points in the form that it expects."""
+    """Call the objective with points in the form that the objective expects."""
     received = latent.to_objective(points)
     return objective(**received) if isinstance(received, dict) else objective(received)
 

@@ -190,7 +190,7 @@ def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
-    """Return the weights `[n, *groups]` for the best of k, without checking the rewards."""
+    """Return the weights `[n, *groups]` for the target `BestOf(k)`. The rewards are not checked."""
     if k == 1:
         return _leave_one_out(rewards, mask)
     # Sorting along the last axis is several times faster than along the first.

@@ -338,14 +338,14 @@ class Sampling:
         return points
 
     def draw_once(self, chosen: Estimator, latent: Latent, generator: Generator | None) -> Draw:
-        """Draw n samples for each of B rows.
+        """Draw n samples for each of the B rows of the latent.
 
         The logits were computed before the batch was repeated, so they have B rows.
         """
         return draw_points(chosen, latent, generator)
 
     def draw_repeated(self, latent: Latent, generator: Generator | None) -> Tensor:
-        """Draw one sample for each of n * B rows.
+        """Draw one sample for each of the n * B rows of the latent.
 
         The logits were computed from the repeated batch, so they have n * B rows.
         """
@@ -628,7 +628,7 @@ def _taped(draw: Callable[[], _T], device: torch.device) -> _T:
 
 
 def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return a context for each of a checkpoint's two forward passes.
+    """Return two contexts, one for each forward pass of a checkpoint.
 
     In these contexts, both passes get the same samples. Pass this function as the argument
     `context_fn`: `checkpoint(module, x, use_reentrant=False, context_fn=arms.same_samples)`.

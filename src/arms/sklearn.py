@@ -248,7 +248,7 @@ class Centered(NamedTuple):
 
 
 def center(columns: Any) -> Centered:
-    """Scale and center the columns of a matrix. No column overflows, whatever its unit is."""
+    """Scale and center the columns of a matrix. Very large or small units cause no overflow."""
     exponents = np.frexp(np.abs(columns).max(0))[1]
     small = np.ldexp(columns, -exponents)
     means = small.mean(0)

@@ -42,7 +42,7 @@ class Target(ABC):
 
     @abstractmethod
     def num_attached(self, n: int) -> int:
-        """Return m, if the estimated target depends on the first m of the n samples only."""
+        """Return how many of the n samples the estimated target depends on. These are the first."""
 
 
 @dataclass(frozen=True)

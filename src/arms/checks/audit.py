@@ -89,7 +89,7 @@ class Audit:
 
     @property
     def biased(self) -> bool:
-        """Whether a mean estimate is farther from the gradient than chance explains."""
+        """Whether a problem's mean estimate is farther from the gradient than chance explains."""
         return max(row.largest_score for row in self.rows) > self.limit
 
     @property
@@ -257,7 +257,10 @@ def _negated(problem: bias.Problem) -> bias.Problem:
 
 
 def _zero_or_one(problem: bias.Problem) -> TensorObjective:
-    """Return an objective that is 1 where the problem's objective exceeds its median, else 0."""
+    """Return an objective that is 1 or 0.
+
+    It is 1 where the problem's objective exceeds its own median over all states.
+    """
     assert isinstance(problem.latent, Enumerable)
     middle = problem.objective(problem.latent.states()).median()
     return lambda b: (problem.objective(b) > middle).double()
@@ -283,7 +286,7 @@ class _Found:
 
 
 class _Caller:
-    """Calls the audited function, and checks its results. If it raises, the error is explained."""
+    """Calls the audited function and checks its results. Error messages show what is expected."""
 
     def __init__(
         self,
@@ -437,7 +440,7 @@ def _row(
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed all global generators that a function may use, and restore them afterwards."""
+    """In this context, all global generators are seeded. Afterwards, their states are restored."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -452,7 +455,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use a single PyTorch thread, because several threads are slower on small problems."""
+    """In this context, PyTorch uses a single thread. Several are slower on small problems."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -129,14 +129,15 @@ def check_settings(
 
 
 def takes_kind(estimator: Estimator, kind: Callable[[Tensor], Latent]) -> bool:
-    """Return whether an estimator accepts the latents of the class `kind`, `Bits` or `OneHot`."""
+    """Return whether an estimator accepts latents of the class `kind`: `Bits` or `OneHot`."""
     return takes(estimator, kind(torch.zeros(1, 2) if kind is OneHot else torch.zeros(1)))
 
 
 def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> list[Cases]:
-    """Return test cases for the given latents.
+    """Return test cases for `latents`.
 
-    By default, return the built-in cases for bits and categories, if the estimator accepts them.
+    If `latents` is None, return the built-in cases for bits and for categories, without the kind of
+    latent that the estimator does not accept.
     """
     if latents is None:
         return [cases for cases in (BITS, CATEGORIES) if takes_kind(estimator, cases.make)]
@@ -172,9 +173,9 @@ def special_problems(
 def make_problem(
     name: str, cases: Cases, logits: Any, generator: Generator, **options: Any
 ) -> Problem:
-    """Return a problem with a random objective, which is the same for every row.
+    """Return a problem with the latent `cases.make(logits)` and a random objective.
 
-    `options` are further fields of `Problem`.
+    All rows have the same objective. `options` are further fields of `Problem`.
     """
     given = isinstance(logits, Tensor)
     latent = cases.make(logits if given else torch.tensor(logits, dtype=torch.float64))

@@ -21,7 +21,8 @@ def coupling_findings(
 ) -> Findings:
     """Test whether a coupling has the properties that ARMS needs.
 
-    The numbers of samples n are `counts`, or by default three small numbers.
+    The test is repeated for each number of samples in `counts`. If `counts` is empty, it is
+    repeated for three small numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     usual = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
@@ -146,7 +147,10 @@ def _pattern_scores(samples: Tensor) -> Tensor:
 
 
 def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
-    """Return z-scores of the correlation between samples of different bits, expected to be 0."""
+    """Return z-scores of the correlations between samples of different bits.
+
+    The expected correlation is 0.
+    """
     spread = (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
     centered = ((samples - torch.sigmoid(logits)) / spread).unbind(-1)
     pairs = [torch.einsum("ir,jr->ij", one, other) for one, other in combinations(centered, 2)]

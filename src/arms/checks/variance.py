@@ -328,7 +328,7 @@ def _reason_unsuitable(name: str, latent: Latent) -> str:
 def _reason_refused(
     estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None
 ) -> str:
-    """Return why an estimator does not accept this objective, or "" if it accepts it."""
+    """Return why an estimator does not accept this objective, or "" if there is no reason."""
     if not estimator.design.needs.derivatives:
         draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
         return ""
@@ -408,9 +408,9 @@ class _Tally:
         return self.squares / (len(self.seconds) - 1)
 
     def variance_error(self) -> float:
-        """Return the standard error of the variance, which is averaged over all logits.
+        """Return the standard error of the mean of `variance()` over all logits.
 
-        It is NaN for only two estimates.
+        The result is NaN if there are only two estimates.
         """
         added = torch.stack(self.added[1:])  # the first term is always zero
         added = added.reshape(len(added), -1).sum(1) / self.mean.numel()
@@ -419,7 +419,7 @@ class _Tally:
     def tail(self) -> float:
         """Return the share of the variance that comes from the largest 1 % of the estimates.
 
-        The share is averaged over rows. It is NaN below 100 repeats.
+        The share is averaged over rows. The result is NaN for fewer than 100 estimates.
         """
         count = len(self.added)
         if count < MIN_TAIL:

@@ -106,10 +106,10 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
 
 
 def judge_scores(scores: Iterable[Tensor], failure_rate: float) -> tuple[bool, str]:
-    """Return whether all absolute z-scores are within a limit, and a text with both numbers.
+    """Return whether all absolute z-scores are within a limit, and a text that explains the result.
 
-    Standard normal scores exceed the limit with the probability `failure_rate`. NaN fails, and an
-    empty list passes.
+    If all scores are standard normal, the largest exceeds the limit with the probability
+    `failure_rate`. NaN fails, and an empty list passes.
     """
     sizes = torch.cat([one.abs().flatten() for one in scores])
     comparisons = max(1, sizes.numel())

@@ -14,7 +14,7 @@ from arms.latents import Enumerable, Latent
 
 @dataclass(frozen=True)
 class Needs:
-    """The number of evaluations and derivatives that a design needs per call."""
+    """The number of evaluations and derivatives that a design needs for one estimate."""
 
     evaluations: int | None
     """Number of points; None if it depends on the latent, as for enumeration."""
@@ -86,7 +86,7 @@ class Design:
 
     @lazy_property
     def needs(self) -> Needs:
-        """The number of evaluations and derivatives per call."""
+        """The number of evaluations and derivatives that this design needs for one estimate."""
         return Needs(self.num_samples)
 
     def takes(self, latent: Latent) -> bool:
@@ -252,7 +252,7 @@ class CategoryCoupling(Coupling, ABC):
         """Convert `grad`, a leave-one-out estimate `[*batch, d, K]`, to an unbiased estimate."""
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float] | None:
-        """Return the probability of every outcome of n samples of one choice, K^n numbers.
+        """Return the probabilities of all K^n outcomes of n samples of a single choice.
 
         `probs` are the probabilities of the K categories. The outcomes are in lexicographic order:
         the last sample changes fastest. Return None if the probabilities are unknown.

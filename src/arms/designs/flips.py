@@ -25,9 +25,10 @@ BELOW_ONE = 1 - 2.0**-50  # keeps uniform numbers below the end of the last inte
 class WithFlips(Design):
     r"""n samples, then m flips: copies of samples in which one variable has another value.
 
-    Flip j copies sample j % n. It changes a single variable, which is variable k with a probability
-    q_k that does not depend on the samples. If the sample has value b there, the new value is a
-    with probability p_a / (1 - p_b). `memory` contains the weight of every flip, `[m, *batch]`:
+    Flip j copies sample j % n, and changes a single variable of the copy. This is variable k with
+    probability q_k, which does not depend on the samples. If the variable has the value b in the
+    sample, the new value is a with probability p_a / (1 - p_b). `memory` contains the weight of
+    every flip, `[m, *batch]`:
 
     $$ \frac{w_{ab}}{q_k}, \qquad w_{ab} = \frac{(1 - p_a)(1 - p_b)}{2 - p_a - p_b} $$
 

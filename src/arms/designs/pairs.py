@@ -66,7 +66,8 @@ class Pairs(Design):
     """n/2 independent pairs of samples; samples i and i + n/2 form a pair.
 
     The two samples of each bit have a given correlation. For a choice among K categories, each node
-    of a binary tree has a bit: it decides between the categories on the node's left and right.
+    of a binary tree has a bit. This bit decides between the categories on the node's left and
+    those on its right.
 
     Args:
         num_samples: n, even.

@@ -35,7 +35,7 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 @dataclass(frozen=True, init=False)
 class WithMean(Composite):
-    """The points of an inner design, followed by the latent's mean. f is differentiated there.
+    """The points of an inner design, and then the latent's mean. f is differentiated at the mean.
 
     `memory` contains the draw of the inner design.
     """

@@ -119,7 +119,7 @@ class Latent(ABC):
         return self.with_logits(self.logits.detach())
 
     def expand(self, *batch: int) -> Self:
-        """Return this latent with axes of the given lengths before the batch axes."""
+        """Return this latent with new batch axes of these lengths in front of the existing ones."""
         return self.with_logits(self.logits.expand(*batch, *self.logits.shape))
 
     def split_rows(self, widths: Sequence[int]) -> list[Self]:
@@ -262,7 +262,7 @@ class Neighbors(HasMean):
 
     @abstractmethod
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
-        """Return each sample's value of the given variable, `[m, *batch]`."""
+        """Return the value that the given variable has in each sample, `[m, *batch]`."""
 
     @abstractmethod
     def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
@@ -299,7 +299,7 @@ class Binary(Couplable, HasMean):
 
     @abstractmethod
     def rest(self) -> Tensor:
-        """Return 1 - p, where p is the mean. The result has no rounding error of a subtraction."""
+        """Return 1 - p, where p is the mean. No subtraction is used, so no digits are lost."""
 
 
 class Choices(Couplable):

@@ -115,7 +115,9 @@ def _log_smaller(phi: Tensor) -> Tensor:
 
 
 def _count_chances(q: float, n: int) -> list[float]:
-    """Return, for k from 0 to n, the probability that k of n samples with P(1) = q are ones.
+    """Return, for k from 0 to n, the probability that exactly k of n coupled bits are 1.
+
+    The coupling is `Dirichlet`, and each bit is 1 with probability q.
 
     By inclusion and exclusion, this is C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1),
     with t = 1 - q^(1/(n-1)).
@@ -252,10 +254,11 @@ class Gaussian(BitCoupling):
 
 
 def _owen_quadrature(n: int, dtype: torch.dtype) -> tuple[list[tuple[float, float]], float]:
-    """Return a quadrature for the integral I of `Gaussian`, and the largest |h| it is accurate for.
+    """Return a quadrature for the integral I(h, a) in the docstring of `Gaussian`.
 
-    The quadrature is a list of pairs: the square of a node x in [0, a], and a weight. The weights
-    contain the factor 1 / (1 + x^2).
+    Also return the largest |h| for which the quadrature is accurate. The quadrature is a list of
+    pairs: the square of a node x in [0, a], and a weight. The weights contain the factor
+    1 / (1 + x^2).
     """
     # The errors are at most 3e-14 in float64 and 1e-7 in float32, at every n and h.
     reach, nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])

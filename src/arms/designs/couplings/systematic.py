@@ -181,7 +181,10 @@ class Cyclic(Systematic):
 
 
 def _categories_first(tensor: Tensor) -> Tensor:
-    """Move the last axis, of categories, to the front, and pad it with zeros to a power of two."""
+    """Move the last axis to the front, and pad this axis with zeros to a length of a power of two.
+
+    The axis contains the categories.
+    """
     count = tensor.shape[-1]
     padded = pad(tensor, (0, (1 << (count - 1).bit_length()) - count))
     return padded.movedim(-1, 0).contiguous()
@@ -253,9 +256,9 @@ class _Nodes(NamedTuple):
         return alpha, self.f[:, 0] * left + self.f[:, 1] * right
 
     def down(self, tau: Tensor) -> Tensor:
-        """Return tau of the children, given tau of the parents.
+        """Return the numbers tau of the child nodes, given the numbers tau of their parents.
 
-        For each node, tau w is subtracted from the node's part of the right-hand side.
+        For each node v, tau_v w_v is subtracted from b_v.
         """
         own = tau.unsqueeze(1) * self.f
         left, right = self._along(torch.addcmul(self.beta, own, self.alpha, value=-1))
