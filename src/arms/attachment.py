@@ -46,8 +46,8 @@ def attach_to_parameters(
     the points at which the objective was evaluated. Gradients that arrive at `leaf` continue
     through `points` to the parameters.
     """
-    # The tuple hides these tensors from autograd. It would otherwise continue from them into the
-    # objective's graph, and free buffers that are still needed.
+    # The tuple hides these tensors from autograd. Otherwise, autograd would continue from these
+    # tensors into the objective's graph, and free buffers that are still needed.
     inputs = (grad.detach(), (grad, points, leaf), *parameters)
     attached: Tensor = _AttachOnly.apply(*inputs)  # type: ignore[no-untyped-call]
     return attached

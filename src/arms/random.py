@@ -102,7 +102,7 @@ def _global_generator(device: torch.device) -> Any:
 
 
 def _which(device: torch.device) -> list[torch.device]:
-    return [] if device.type in ("cpu", "mps") else [device]  # these exist only once
+    return [] if device.type in ("cpu", "mps") else [device]  # there is only one CPU and one MPS
 
 
 HAS_RANKS = dist.is_available()

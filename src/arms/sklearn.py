@@ -202,8 +202,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             assert logits.grad is not None
             if size is not None:
                 # Every further feature explains more variance, so all logits would rise together.
-                # They are shifted back to the given size below, so the gradient along this shift is
-                # removed.
+                # The logits are shifted back to the given size below, so the gradient along this
+                # shift is removed here.
                 weight = sigmoid_derivative(logits.detach())
                 shift = logits.grad.sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
                 logits.grad = logits.grad - weight * shift

@@ -24,9 +24,9 @@ from arms.objective import Options
 
 MOST_ENUMERATED = 8  # with more samples, the moderate problems have too few joint states
 # The objective of the first row is 6,000 times as large as that of the other rows. An estimator may
-# compute a coefficient for the first row from the other rows. If it does so by subtracting the
-# first row from a sum over all rows, it keeps rounding errors of the first row. They are visible in
-# float32, and bias the gradient of the first row.
+# compute a coefficient for the first row from the other rows. If it subtracts the first row from a
+# sum over all rows to do so, the result contains rounding errors of the first row. These errors are
+# visible in float32, and bias the gradient of the first row.
 SCALES = (6000.0, 1.0, 1.0)
 ONE = torch.ones(())
 

@@ -121,7 +121,7 @@ def _estimator_findings(
     for name, alike in special.items():
         # If a baseline depends on other rows, its bias is largest with few samples.
         n = min(accepted) if alike[0].separate else usual
-        # Each problem needs a new estimator, whose lazy parameters take the shape of its latent.
+        # Each problem needs a new estimator, because lazy parameters take the shape of the latent.
         scores = (bias.problem_scores(factory(n), one, draws, generator) for one in alike)
         found += attempt(f"{name}, n = {n}", judge_scores, scores, rate)
     subject = f"{label(first)}, num_samples {', '.join(map(str, accepted))}"

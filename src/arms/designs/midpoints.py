@@ -126,8 +126,8 @@ def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
     """
     if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
-    # The diagonal of the matrix is zero, which leaves out the pair itself. To subtract the pair
-    # from the sum of all pairs would cause rounding errors.
+    # The diagonal of the matrix is zero, which leaves out the pair itself. Subtracting the pair
+    # from the sum of all pairs would cause rounding errors instead.
     midpoint = torch.arange(len(of_pairs), device=of_pairs.device) % midpoints
     weights = (midpoint.unsqueeze(-1) == midpoint).to(of_pairs.dtype).fill_diagonal_(0.0)
     weights = weights / weights.sum(-1, keepdim=True)

@@ -83,8 +83,8 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         energy = torch.where(wrong, -torch.inf, samples * inside).sum(-1)
         log_normalizer = self._tree[0][-1][0, ..., self.k].to(logits.dtype)
         if inside.requires_grad or has_tangent(inside):
-            # The value of this Taylor series is zero. Its first two derivatives are the mean and
-            # the covariance.
+            # The value of this Taylor series is zero. Its first derivative is the mean, and its
+            # second derivative is the covariance.
             step = inside - inside.detach()
             series = step * (self.mean() + self.covariance_matvec(step) / 2)
             log_normalizer = log_normalizer + series.sum(-1)

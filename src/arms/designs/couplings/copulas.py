@@ -50,7 +50,7 @@ class Dirichlet(BitCoupling, CategoryCoupling):
         threshold = -torch.expm1(_log_smaller(phi) / (n - 1))
         # The logarithm is finite, because uniform numbers are below 1.
         minus_exponential = uniform(n, phi, generator).neg_().log1p_()
-        # Multiplying before the sum prevents compilers from computing the threshold n times.
+        # With the product before the sum, compilers do not compute the threshold n times.
         total = (threshold * minus_exponential).sum(0)
         return flip(indicator(total - minus_exponential), logits)
 

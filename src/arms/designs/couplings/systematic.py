@@ -391,8 +391,8 @@ def _shares(ends: Tensor, n: int) -> Tensor:
     right = ends.unsqueeze(-2)
     left = pad(right, (1, -1))
     edges = torch.arange(n + 1, dtype=ends.dtype, device=ends.device).unsqueeze(-1) / n
-    # `within` is where each category's interval ends if it is cut off at each edge. Differences
-    # between neighboring edges are the lengths of the overlaps.
+    # `within` contains, for each edge, where each category's interval ends if it is cut off at this
+    # edge. Differences between neighboring edges are the lengths of the overlaps.
     within = torch.minimum(torch.maximum(edges, left), right)
     overlaps = within[..., 1:, :] - within[..., :-1, :]
     return overlaps / overlaps.sum(-2, keepdim=True).clamp(min=torch.finfo(ends.dtype).tiny)
