@@ -1,4 +1,4 @@
-"""The public functions. They return values whose gradient is the estimate."""
+"""The public functions `expectation`, `importance_bound`, `draw` and `attach`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -51,9 +51,10 @@ def expectation(
         generator: Source of all randomness; PyTorch's global generator by default.
         target: `arms.BestOf(k)` estimates the expected best of k values instead of the expectation.
             Only the estimator `loorf` supports `BestOf`.
-        evaluations: The largest number of evaluations of the objective, instead of `num_samples`.
-        chunk: Evaluate this many points at a time, to save memory. The backward pass evaluates them
-            again.
+        evaluations: The largest allowed number of evaluations of the objective. Pass this instead
+            of `num_samples`.
+        chunk: Evaluate this many points at a time, to save memory. The backward pass evaluates all
+            points again.
         validate: Raise an error for NaN and infinity. On a GPU, this waits for the device.
 
     >>> import torch
@@ -85,18 +86,17 @@ def importance_bound(
 ) -> Tensor:
     """Estimate the importance-weighted bound on log p(x), as a tensor for `.backward()`.
 
-    The result is `[*batch]`. The bound is E[log(1/K sum_k w_k)] over independent samples, with
-    weights w = p(x, b) / q(b).
-    The logits define q, and the library computes log q. In the backward pass, the logits receive
-    the estimator's gradient. All other tensors that `log_joint` uses receive their usual gradient
-    from autograd.
+    The result is `[*batch]`. The bound is E[log(1/K sum_k w_k)], where w_k = p(x, b_k) / q(b_k) are
+    the weights of K independent samples b_k. The logits define q, and the library computes log q.
+    In the backward pass, the logits receive the estimator's gradient. All other tensors that
+    `log_joint` uses receive their usual gradient from autograd.
 
     Args:
         log_joint: Maps samples `[n, *batch, d]` to log p(x, b) `[n, *batch]`.
         logits: As for `expectation`.
         estimator: The name of an estimator of a bound, or an estimator. docs/bound.md helps you
             choose.
-        num_samples: The number of samples, 8 by default. K is n for `vimco`, `flips-ms` and
+        num_samples: The number of samples n, 8 by default. K equals n for `vimco`, `flips-ms` and
             `reinforce-ms`, about n/3 for `midpoint-ms-shared`, and n/2 for all other estimators.
         generator: As for `expectation`.
         evaluations: As for `expectation`.
@@ -118,7 +118,11 @@ def importance_bound(
 
 
 def _with_target(estimator: Estimator, target: object) -> Estimator:
-    """Return an estimator of `target` that uses the same samples as `estimator`."""
+    """Return an estimator of `target`: `estimator` itself if it has this target.
+
+    If `estimator` is LOORF and `target` is a `BestOf`, return LOORF with this target. Raise in all
+    other cases.
+    """
     if not isinstance(target, Target):
         wanted = "arms.Expectation() or arms.BestOf(k)"
         raise ValueError(f"target must be {wanted}, got {target!r}")
@@ -148,7 +152,7 @@ def _value_with_gradient(
 
 @dataclass(frozen=True)
 class Handle:
-    """A draw of one layer, with its points. `arms.draw` returns it, and `arms.attach` takes it."""
+    """The points that `arms.draw` drew for one layer. Pass this object to `arms.attach`."""
 
     estimator: Estimator
     """The estimator of the first layer."""
@@ -168,7 +172,7 @@ class Handle:
 
     @property
     def samples(self) -> Any:
-        """The samples only, as a detached copy that a simulator may modify."""
+        """The samples, without other points, as a detached copy that a simulator may modify."""
         return self.drawn.latent.to_objective(self.drawn.samples.detach().clone())
 
     @property
@@ -199,10 +203,10 @@ def draw(
         num_samples: As for `expectation`.
         generator: As for `expectation`.
         evaluations: As for `expectation`.
-        given: For a deeper layer: the draw of the previous layer. Compute the logits from
-            `given.samples`, or from `given.points` if the estimator needs derivatives. All layers
-            use the estimator and the number of samples of the first layer.
-        validate: Raise an error for NaN, and let `attach` detect points that were modified.
+        given: For a deeper layer: the result of `arms.draw` for the previous layer. Compute the
+            logits from `given.samples`, or from `given.points` if the estimator needs derivatives.
+            All layers use the estimator and the number of samples of the first layer.
+        validate: Raise an error for NaN, and let `attach` detect whether the points were modified.
 
     >>> first = draw(torch.zeros(3), num_samples=2)
     >>> first.samples.sum(0)  # at p = 1/2 two coupled samples are complementary
@@ -235,18 +239,21 @@ def attach(
     *,
     validate: bool = True,
 ) -> Tensor:
-    """Return the estimated target `[*batch]` of a draw, or of several layers, for `.backward()`.
+    """Return the estimated target `[*batch]`, given the objective's values at the drawn points.
+
+    Call `.backward()` on the result. All logits then receive the estimated gradient.
 
     Args:
         draw: The result of `arms.draw`; for several layers, the list of all draws, from the first
             layer to the last.
-        values: The objective at `draw.points`, `[m, *batch]`, in any array type; for a bound,
-            log p(x, b). For several layers, either one such tensor, or a list with one term per
-            layer, whose sum is the objective. Term l may depend on layers 1 to l only. Each layer
-            then learns only from its own term and the later terms, which lowers the variance.
-        derivatives: The objective's derivative at the last k points, `[k, *batch, d]`, if the
-            estimator needs derivatives; for a joint latent, a dictionary. By default, autograd
-            computes the derivatives from `values`.
+        values: The objective's values at `draw.points`, `[m, *batch]`, in any array type. For a
+            bound, these are values of log p(x, b). For several layers, pass one such tensor, or a
+            list of tensors with one term per layer. The objective is then the sum of all terms, and
+            term l may depend on layers 1 to l only. With a list, each layer learns only from its
+            own term and the later terms, which lowers the variance.
+        derivatives: The derivative df/db at the last k points, `[k, *batch, d]`, for an estimator
+            that needs k derivatives. For a joint latent, pass a dictionary with one tensor per
+            part. By default, autograd computes the derivatives from `values`.
         validate: As for `expectation`.
 
     >>> logits = torch.zeros(3, requires_grad=True)
@@ -285,9 +292,9 @@ def attach(
 
 
 def _first_layer(parent: object, latent: Latent) -> Handle:
-    """Return the draw of the first layer, after checking that `latent` can follow after `parent`.
+    """Return the handle of the first layer. Raise unless `latent` can be the layer after `parent`.
 
-    `parent` is the draw of the previous layer.
+    `parent` is the handle of the previous layer.
     """
     if not isinstance(parent, Handle):
         raise ValueError(f"given must come from arms.draw, got {type(parent).__name__}")
@@ -312,7 +319,7 @@ def _first_layer(parent: object, latent: Latent) -> Handle:
 
 
 def _check_layers(handles: list[Handle]) -> None:
-    """Raise unless `handles` lists all layers in order, with unchanged points."""
+    """Raise unless `handles` lists all layers in order, and none of their points was modified."""
     if not handles:
         raise ValueError("arms.attach needs at least one draw, got an empty list")
     for one in handles:
@@ -323,13 +330,16 @@ def _check_layers(handles: list[Handle]) -> None:
             raise ValueError(f"{what}: modify draw.samples instead, which is a copy")
     if handles[0].parent is not None:
         what = "the first draw in the list belongs to a deeper layer"
-        raise ValueError(f"{what}: start with the first layer, attach([first, second], values)")
+        remedy = "start with the first layer, as in attach([first, second], values)"
+        raise ValueError(f"{what}: {remedy}")
     for number, one in enumerate(handles[1:], 2):
         earlier = [id(other) for other in handles[: number - 1]]
         problems = {
             "appears twice": id(one) in earlier,
             "was drawn without given=": one.parent is None,
-            "was drawn with a given= that is not before it": id(one.parent) not in earlier,
+            "was drawn with given= a draw that is not earlier in the list": (
+                id(one.parent) not in earlier
+            ),
         }
         if problem := next((problem for problem, holds in problems.items() if holds), ""):
             raise ValueError(f"draws must list all layers in order, but draw {number} {problem}")
@@ -338,11 +348,13 @@ def _check_layers(handles: list[Handle]) -> None:
 def _check_derivatives(handles: list[Handle], derivatives: object, options: Options) -> Tensor:
     """Check the user's derivatives, and return them as a tensor.
 
-    For a bound, return the derivatives of the log-weights instead of log p(x, b).
+    For a bound, the user passes derivatives of log p(x, b), and the result contains derivatives of
+    the log-weights.
     """
     if len(handles) > 1:
         what = "derivatives cannot be passed for several layers"
-        raise ValueError(f"{what}: remove them, and autograd computes them from the values")
+        remedy = "remove this argument, and autograd computes the derivatives from the values"
+        raise ValueError(f"{what}: {remedy}")
     estimator, drawn = handles[0].estimator, handles[0].drawn
     if not estimator.design.needs.derivatives:
         name = type(estimator).__name__

@@ -17,9 +17,9 @@ LARGEST_EXACT = 2**53  # float64 represents every integer up to this one
 
 
 def as_count(value: object, least: int, what: str, *, even: bool = False) -> int:
-    """Return `value` as an int; raise if it is below `least`, or odd although `even` is True.
+    """Return `value` as an int. Raise if it is below `least`, or if it is odd and `even` is True.
 
-    `what` names the value in error messages.
+    `what` is the name of the value in error messages.
     """
     wanted = f"{what} must be {'an even' if even else 'an'} integer >= {least}"
     try:
@@ -36,9 +36,9 @@ def as_count(value: object, least: int, what: str, *, even: bool = False) -> int
 
 
 def as_positive(value: object, what: str) -> float:
-    """Return `value` as a float; raise unless it is positive and finite.
+    """Return `value` as a float. Raise unless it is positive and finite.
 
-    `what` names the value in error messages.
+    `what` is the name of the value in error messages.
     """
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     try:
@@ -51,7 +51,7 @@ def as_positive(value: object, what: str) -> float:
 
 
 def described(error: BaseException) -> str:
-    """Return a text of one line with the type of an exception, and its message if it has one."""
+    """Return one line of text: the type of an exception, then its message if it is not empty."""
     message = f"{type(error).__name__}: {error}".removesuffix(": ")
     return textwrap.shorten(message, 400, placeholder=" ...")
 
@@ -59,9 +59,10 @@ def described(error: BaseException) -> str:
 def unknown_name(
     kind: str, name: object, known: Collection[str], biased: Collection[str] = (), or_else: str = ""
 ) -> ValueError:
-    """Return an error for an unknown name, whose message lists similar names and all known names.
+    """Return an error for the unknown name `name`. Its message lists similar and all known names.
 
-    `kind` is what the name stands for. `or_else` says in words what else can be passed.
+    `kind` says what the name was expected to be, such as "estimator". `biased` are names of biased
+    estimators that are also allowed. `or_else` says in words what else the user can pass.
     """
     near = difflib.get_close_matches(str(name).lower(), [*known, *biased], n=2)
     perhaps = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
@@ -72,7 +73,7 @@ def unknown_name(
 
 
 def check_logits(logits: object, event_axes: str) -> Tensor:
-    """Return `logits`; raise unless they are a dense floating-point tensor with enough axes.
+    """Return `logits`. Raise unless they are a dense floating-point tensor with enough axes.
 
     `event_axes` are the names of the last axes, such as "d, K".
     """
@@ -114,22 +115,25 @@ def check_generator(generator: object) -> None:
 
 
 def version_of(tensor: Tensor) -> int:
-    """Return a counter of changes in place, or 0 for a tensor created in inference mode."""
+    """Return how often a tensor was changed in place, or 0 if it was created in inference mode."""
     return 0 if tensor.is_inference() else tensor._version
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
-    """Convert half precision to float32, because noise and sums need more digits."""
+    """Convert a tensor from half precision to float32. Return other tensors unchanged.
+
+    Noise and sums need more digits than half precision has.
+    """
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def true_or_unreadable(condition: Tensor) -> bool:
-    """Return True if a boolean scalar is true, or if `is_readable` is False for it."""
+    """Return whether a boolean scalar is true. If its value cannot be read now, return True."""
     return not is_readable(condition) or bool(condition)
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Return whether a readable tensor contains neither NaN nor infinity."""
+    """Return whether a tensor contains neither NaN nor infinity. It must be readable now."""
     # A finite sum proves that all terms are finite, in one pass. An infinite sum proves nothing,
     # because the sum of large finite terms may overflow.
     return math.isfinite(tensor.detach().sum().item()) or bool(tensor.isfinite().all())
@@ -165,7 +169,7 @@ def in_function_transform() -> bool:
 
 
 def leave_graph(what: str) -> None:
-    """Break the graph that torch.compile is tracing.
+    """Break the graph if torch.compile is tracing one.
 
     With `fullgraph=True`, this raises an error which says that torch.compile cannot trace `what`.
     """
@@ -180,7 +184,7 @@ if TYPE_CHECKING:
 else:
 
     class lazy_property:  # noqa: N801 (used like a function)
-        """`cached_property` without the lock of Python 3.11, which torch.compile cannot trace."""
+        """A `cached_property` without Python 3.11's lock, which torch.compile cannot trace."""
 
         def __init__(self, function: Callable[[Any], Any]) -> None:
             self.function = function

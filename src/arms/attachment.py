@@ -40,20 +40,21 @@ def attach_gradient(value: Tensor, latent: Latent, grad: Tensor) -> Tensor:
 def attach_to_parameters(
     grad: Tensor, parameters: Sequence[nn.Parameter], points: Tensor, leaf: Tensor | None
 ) -> Tensor:
-    """Return the gradient estimate `grad`, differentiable in the estimator's parameters only.
+    """Return `grad`, so that autograd can differentiate it in the estimator's parameters only.
 
-    The points may depend on the parameters. `leaf` is the copy of the points at which the objective
-    was evaluated. Gradients that arrive at `leaf` continue through `points` to the parameters.
+    `grad` is a gradient estimate. The points may depend on the parameters. `leaf` is the copy of
+    the points at which the objective was evaluated. Gradients that arrive at `leaf` continue
+    through `points` to the parameters.
     """
-    # The tuple hides these tensors from autograd. It would otherwise continue from them into the
-    # objective's graph, and free buffers that are still needed.
+    # The tuple hides these tensors from autograd. Otherwise, autograd would continue from these
+    # tensors into the objective's graph, and free buffers that are still needed.
     inputs = (grad.detach(), (grad, points, leaf), *parameters)
     attached: Tensor = _AttachOnly.apply(*inputs)  # type: ignore[no-untyped-call]
     return attached
 
 
 class _Attach(Function):
-    """Return the value unchanged; the backward pass sends the estimate to the logits."""
+    """An autograd function that returns `value`. Its backward pass sends `grad` to the logits."""
 
     generate_vmap_rule = True
 
@@ -102,7 +103,7 @@ class _AttachPlainly(_Attach):
 
 
 class _OnlyOnce(Function):
-    """Return the estimate unchanged, and raise an error if it is differentiated."""
+    """An autograd function that returns `grad`, and raises an error in its backward pass."""
 
     generate_vmap_rule = True
 
@@ -129,7 +130,10 @@ def _refuse_second_derivatives() -> NoReturn:
 
 
 class _AttachOnly(Function):
-    """Return the estimate unchanged; the backward pass reaches the estimator's parameters only."""
+    """An autograd function that returns `grad`.
+
+    Its backward pass computes gradients of the estimator's parameters only.
+    """
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, source: Any, *parameters: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
-"""The single path from an objective to a gradient: draw, evaluate, combine.
+"""Estimate a target and its gradient in three steps: draw points, evaluate them, combine.
 
-The public functions, layers, the trainer and the checks all go through `estimate` or its steps.
+The public functions, layers, the trainer and the checks all call `estimate` or its single steps.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -26,7 +26,11 @@ def estimate(
     generator: Generator | None = None,
     options: Options = DEFAULT,
 ) -> Estimate:
-    """Estimate the target and its gradient, which is detached except from estimator parameters."""
+    """Estimate the target and its gradient.
+
+    The gradient can be differentiated with respect to the estimator's parameters, but is detached
+    from all other tensors.
+    """
     draw = draw_points(estimator, latent, generator)
     return finish(estimator, draw, evaluate(estimator, objective, draw, options), options)
 
@@ -34,7 +38,7 @@ def estimate(
 def finish(
     estimator: Estimator, draw: Draw, found: Evaluation, options: Options = DEFAULT
 ) -> Estimate:
-    """Return the estimate for a draw, given the objective's values and derivatives `found`."""
+    """Return the estimate for a draw. `found` are the objective's values and derivatives."""
     of_samples = found.values[: len(found.values) - draw.extra] if draw.extra else found.values
     value = estimator.target.value(of_samples, draw.weights)
     value = propagate_nan(value, draw.latent, options)
@@ -44,12 +48,12 @@ def finish(
 
 
 def draw_points(estimator: Estimator, latent: Latent, generator: Generator | None = None) -> Draw:
-    """Draw the points of an estimator, after checking that the estimator can draw the latent."""
+    """Draw the points of an estimator. Raise first if the estimator cannot draw the latent."""
     check_generator(generator)
     if generator is None:
         warn_if_ranks_share_noise(latent.logits.device)
     else:
-        leave_graph("a torch.Generator: leave generator= out and call torch.manual_seed")
+        leave_graph("a torch.Generator: remove the argument generator, and call torch.manual_seed")
     check_fits(estimator, latent)
     try:
         with _full_precision(latent.logits.device):
@@ -115,7 +119,7 @@ def _check_draw(estimator: Estimator, draw: Draw) -> None:
     count = got[0]
     if needs.evaluations not in (None, count) or needs.derivatives > count:
         what = f"the design {name} drew {count} points, which contradicts its {needs}"
-        raise ValueError(f"{what}: correct its property needs")
+        raise ValueError(f"{what}: correct the property `needs` of the design")
 
 
 NO_CHANGE = nullcontext()
@@ -163,10 +167,10 @@ def gradient(
 
 
 def propagate_nan(result: Tensor, latent: Latent, options: Options) -> Tensor:
-    """Return `result`, with NaN where the logits are invalid, unless they were checked before.
+    """Return `result` with NaN in all entries whose logits define no distribution.
 
     `result` is a gradient or a value. Bits that are drawn with p = NaN look like ordinary bits, so
-    the result must show the error.
+    the result must show the error. If the logits were checked before, `result` is unchanged.
     """
     if options.checks == "none" or (options.checks == "all" and is_readable(latent.logits)):
         return result

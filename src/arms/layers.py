@@ -1,4 +1,4 @@
-r"""Deeper layers: one independent sample per chain, with the other chains as its baseline.
+r"""Deeper layers: each chain has one independent sample, and the other chains are its baseline.
 
 $$ g_i = \frac{1}{n-1} \Big(f_i - \frac1n \sum_j f_j\Big)\,\nabla \log p(b_i) $$
 
@@ -28,7 +28,7 @@ from arms.objective import Evaluation, Options, differentiate
 
 
 def reason_not_first_layer(estimator: Estimator) -> str:
-    """Return why an estimator cannot be used for several layers, or "" if it can."""
+    """Return why an estimator cannot be used for several layers, or "" if it can be used."""
     reasons = {
         f"estimates the {estimator.target}": not estimator.target.is_expectation,
         "enumerates all states": estimator.design.needs.evaluations is None,
@@ -77,9 +77,10 @@ def first_gradient(estimator: Estimator, draw: Draw, to_go: Tensor, options: Opt
 
 
 def deeper_gradient(latent: Latent, points: Tensor, to_go: Tensor, n: int) -> Tensor:
-    """Return the detached gradient of a deeper layer, given the values `to_go` of its points.
+    """Return the detached gradient of a deeper layer, `[m, *batch, *event]`.
 
-    The first n points are the samples of the n chains. The gradient is zero for all other points.
+    `to_go` are the objective's values for the m points, without the terms of earlier layers. The
+    first n points are the samples of the n chains. The gradient is zero for all other points.
     """
     latent, values = latent.detach(), at_least_float32(to_go.detach())[:n]
     signal = values if n == 1 else (values - values.mean(0)) / (n - 1)

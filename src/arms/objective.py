@@ -42,7 +42,10 @@ class Options:
     gradient: bool = True
     """Whether to compute the gradient. If not, only the value is computed."""
     log_weights: bool = False
-    """For a bound: whether the objective itself subtracts log q, with detached logits."""
+    """For a bound: whether the objective returns log-weights, because it subtracts log q itself.
+
+    It must compute log q from detached logits.
+    """
 
     def require_finite(self, tensor: Tensor, message: str) -> None:
         if self.checks == "all" and is_readable(tensor) and not is_finite(tensor):
@@ -50,7 +53,7 @@ class Options:
 
 
 DEFAULT = Options()
-HASH = 3_686_842_777  # gives the first four indices different weights; others match by chance only
+HASH = 3_686_842_777  # with this factor, the first four values get different powers of two
 
 
 class Evaluation(NamedTuple):
@@ -88,7 +91,7 @@ def refuse_transforms(estimator: Estimator) -> None:
 
 
 def differentiate(estimator: Estimator, points: Tensor, values: Tensor, options: Options) -> Tensor:
-    """Return the derivative df/db at the last k points, where k is `needs.derivatives`.
+    """Return the derivative df/db at the last k points, if the design needs k derivatives.
 
     The result is `[k, *batch, *event]`. It is differentiable if the design needs second derivatives
     and the estimator's parameters are learning.
@@ -121,8 +124,8 @@ def _pull_back(
 ) -> Tensor | None:
     """Return the derivative of the weighted sum of the values with respect to the points.
 
-    Return None if autograd finds no path from the values to the points. If `twice`, the result is
-    differentiable.
+    Return None if autograd finds no path from the values to the points. If `twice` is True, the
+    result is differentiable.
     """
     (found,) = torch.autograd.grad(
         values, points, weights, create_graph=twice, retain_graph=True, allow_unused=True
@@ -160,9 +163,10 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
 def _excess(
     values: Tensor, points: Tensor, own: Tensor, scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    """Return the error of the derivatives of weighted values, and its limit, `[points, *batch]`.
+    """Return two tensors `[points, *batch]`: the derivative's error at each point, and its limit.
 
-    The derivative at each point is expected to be `own` times the weight of this point's value.
+    Here the values are multiplied by different weights, and then differentiated. The derivative at
+    each point is expected to be `own` times the weight of this point's value.
     """
     weights = _powers_of_two(values)
     weighted = _pull_back(values, scale * weights, points)
@@ -186,7 +190,7 @@ def _excess(
 
 
 def _powers_of_two(values: Tensor) -> Tensor:
-    """Return an irregular pattern of the weights 1, 2, 4 and 8, in the shape of the values.
+    """Return weights 1, 2, 4 and 8 in an irregular pattern, in the shape of `values`.
 
     Larger weights could overflow in float16.
     """
@@ -204,9 +208,9 @@ def is_learning(estimator: Estimator) -> bool:
 def as_values(
     estimator: Estimator, draw: Draw, values: Values, points: Tensor, options: Options
 ) -> Tensor:
-    """Check the values at the points, which may have any array type, and return them as a tensor.
+    """Check `values`, the objective's values at the points, and return them as a tensor.
 
-    For a bound, return the log-weights: subtract log q.
+    `values` may have any array type. For a bound, subtract log q, which gives the log-weights.
     """
     expected = points.shape[: points.ndim - draw.latent.event_dims]
     tensor = _as_tensor(values, expected)
@@ -253,7 +257,7 @@ def _check_shape(values: Tensor, expected: torch.Size, draw: Draw) -> None:
 def _values(
     estimator: Estimator, objective: Objective, draw: Draw, points: Tensor, options: Options
 ) -> Tensor:
-    """Return checked values of the objective, and raise if it modified the points in place."""
+    """Call the objective and check its values. Raise if it modified the points in place."""
     if not callable(objective):
         raise ValueError(f"the objective must be a function, got {type(objective).__name__}")
     # The version of a tensor is cheap, but does not show changes through `.data` or NumPy.
@@ -277,7 +281,7 @@ def _values(
 
 
 def call_objective(objective: Objective, latent: Latent, points: Tensor) -> Any:
-    """Call the objective with points in the form that it expects."""
+    """Call the objective with points in the form that the objective expects."""
     received = latent.to_objective(points)
     return objective(**received) if isinstance(received, dict) else objective(received)
 
@@ -341,7 +345,8 @@ def _from_array(values: Values, shape: torch.Size) -> Tensor:
 def _as_floats(tensor: Tensor, dtype: torch.dtype, options: Options) -> Tensor:
     """Convert values to floating-point numbers without loss.
 
-    Integers of up to 16 bits get the samples' `dtype`, but at least float32. Others get float64.
+    Integers of up to 16 bits become `dtype`, the dtype of the samples, but at least float32. Longer
+    integers become float64.
     """
     if tensor.dtype in FLOATS:
         return tensor

@@ -14,7 +14,7 @@ from arms.arguments import as_count, in_function_transform
 
 
 def explain_randomness(error: RuntimeError) -> None:
-    """If `error` is vmap's refusal of random numbers, raise an error that says what to do."""
+    """If `error` says that vmap refuses random numbers, raise an error that says what to do."""
     if "randomness" in str(error) and in_function_transform():
         remedy = 'pass randomness="different" to vmap or jacfwd'
         hessian = "hessian cannot work, because an estimate has no second derivatives"
@@ -55,13 +55,15 @@ def indicator(x: Tensor) -> Tensor:
 def rank_generator(
     seed: int, device: torch.device | str = "cpu", rank: int | None = None
 ) -> Generator:
-    """Return a generator whose numbers differ between ranks, to pass to any call as `generator=`.
+    """Return a generator that draws different random numbers on every rank.
+
+    Pass it as the argument `generator` of any function of this library.
 
     Args:
-        seed: One number for all ranks.
+        seed: The seed, the same number on all ranks.
         device: The device of the logits.
-        rank: The rank of this process. By default, it is the rank in PyTorch's process group, the
-            environment variable RANK, or 0.
+        rank: The rank of this process. The default is the rank in PyTorch's process group. Without
+            a group, the default is the environment variable RANK, or 0.
 
     >>> generators = [rank_generator(0, rank=rank) for rank in (0, 0, 1)]
     >>> same, again, other = (torch.rand(1, generator=one).item() for one in generators)
@@ -100,14 +102,14 @@ def _global_generator(device: torch.device) -> Any:
 
 
 def _which(device: torch.device) -> list[torch.device]:
-    return [] if device.type in ("cpu", "mps") else [device]  # these exist only once
+    return [] if device.type in ("cpu", "mps") else [device]  # there is only one CPU and one MPS
 
 
 HAS_RANKS = dist.is_available()
 
 
 def warn_if_ranks_share_noise(device: torch.device) -> None:
-    """Warn, once per process, if another rank's global generator is in the same state as here."""
+    """Warn, once per process, if two ranks have global generators in the same state."""
     if HAS_RANKS and dist.is_initialized() and not torch.compiler.is_compiling():
         _compare(device.type)
 

@@ -16,7 +16,7 @@ Both are unbiased because the subtracted baseline is a function of the other sam
 rewards are sorted, $r_{(0)} \le \dots \le r_{(n-1)}$, the sum for the best of k telescopes:
 
 $$ \binom{n}{k} w_{(j)} = \sum_{m<j} \binom{m}{k-2} \big(r_{(j)} - r_{(m)}\big)
-   = \sum_{t=1}^{j} \binom{t}{k-1} \big(r_{(t)} - r_{(t-1)}\big), $$
+   = \sum_{t=1}^{j} \binom{t}{k-1} \big(r_{(t)} - r_{(t-1)}\big). $$
 
 No term of the last sum is negative, so no digits are lost.
 
@@ -134,7 +134,7 @@ def _check_types(rewards: object, mask: object) -> None:
 def _check_values(values: Tensor, dtype: torch.dtype, most: float) -> None:
     """Raise if rewards are not finite, or so large that weights would overflow in `dtype`.
 
-    `most` is a further limit of their magnitude.
+    `most` is a further limit for the magnitude of the rewards.
     """
     if not values.numel():
         return
@@ -155,7 +155,10 @@ def _least_of_groups(mask: Tensor, least: int) -> int:
 
 
 def _check_count(fewest: int, least: int, target: object, *, masked: bool) -> None:
-    """Raise if the smallest group has fewer samples than the target needs, which is `least`."""
+    """Raise if `fewest`, the size of the smallest group, is below `least`.
+
+    `least` is the number of samples per group that the target needs.
+    """
     if fewest < least:
         remedy = "draw more samples" + (", or mask out the whole group" if masked else "")
         raise ValueError(
@@ -167,7 +170,7 @@ def _refuse(values: Tensor, low: float, high: float, limit: float, dtype: torch.
     """Raise an error that explains why the weights would not be finite."""
     bad = values[~values.isfinite()]
     if len(bad):
-        remedy = "correct the reward function, or exclude these samples with mask="
+        remedy = "correct the reward function, or exclude these samples with the argument mask"
         raise ValueError(f"rewards must be finite, got {bad[0].item()}: {remedy}")
     raise ValueError(
         f"rewards and their differences must be at most {limit:.3g} in magnitude for {dtype} and "
@@ -187,7 +190,7 @@ def _leave_one_out(rewards: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
-    """Return the weights `[n, *groups]` for the best of k; the rewards have been checked."""
+    """Return the weights `[n, *groups]` for the target `BestOf(k)`. The rewards are not checked."""
     if k == 1:
         return _leave_one_out(rewards, mask)
     # Sorting along the last axis is several times faster than along the first.
@@ -203,9 +206,10 @@ def best_of_weights(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
 
 
 def _shares(rewards: Tensor, mask: Tensor | None, k: int) -> Tensor:
-    """Return C(t, k - 1) / C(size, k) for t = 1, ..., n - 1, where `size` is the size of a group.
+    """Return the ratios C(t, k - 1) / C(s, k) for t = 1, ..., n - 1, where s is the group's size.
 
-    The result is `[n - 1]`, or with a mask `[*groups, n - 1]`.
+    C is the binomial coefficient. The result is `[n - 1]`. With a mask, groups have different
+    sizes, and the result is `[*groups, n - 1]`.
     """
     n = len(rewards)
     ways = [math.comb(t, k - 1) for t in range(1, n)]

@@ -1,4 +1,4 @@
-r"""Sampling sites: discrete choices anywhere in a model, without further changes to the model.
+r"""Sampling sites: discrete choices anywhere in a model. The model needs no further changes.
 
 $$ g = \sum_i J_i^\top \Big(\frac{f_i - \operatorname{mean} f}{n - 1}\, \nabla \log p(b_i)\Big) $$
 
@@ -63,14 +63,14 @@ def sampling(
     evaluations: int | None = None,
     validate: bool = True,
 ) -> "Sampling":
-    """Return a block for a `with` statement, in which `arms.sample` records discrete choices.
+    """Return a block for a `with` statement. In the block, `arms.sample` records discrete choices.
 
     Args:
         estimator: An unbiased estimator that needs values only, such as "arms" or "loorf". A site
             whose logits were computed after the batch was repeated uses leave-one-out instead.
         num_samples: The number of copies of the batch, n; 8 by default.
         generator: Source of all randomness; PyTorch's global generator by default.
-        evaluations: The largest number of copies, instead of `num_samples`.
+        evaluations: The largest allowed number of copies. Pass this instead of `num_samples`.
         validate: Raise an error for NaN, and for batch normalization after a site. On a GPU, this
             waits for the device.
 
@@ -105,21 +105,21 @@ def sample(
     """Return a hard sample of a choice inside a model, in the shape of the logits.
 
     In a block of `arms.sampling`, the choice is recorded, and the logits receive an unbiased
-    gradient from the block. If they were computed before `repeat`, the result has n samples per
-    row. With a biased estimator, the sample itself carries a straight-through gradient, and no
-    block is needed, as for `torch.nn.functional.gumbel_softmax`.
+    gradient from the block. If the logits were computed before `repeat`, the result has n samples
+    per row. With a biased estimator, no block is needed: the sample itself carries a
+    straight-through gradient, as with `torch.nn.functional.gumbel_softmax`.
 
     Args:
         logits: `[rows, ..., d]` for bits; an `arms.OneHot` or a `OneHotCategorical`
             `[rows, ..., K]` for one choice over the last axis; a `Categorical` for the index of a
             choice; an `arms.Subset` for a k-hot mask; or any other latent.
         estimator: The name of a biased estimator (`arms.BIASED_ESTIMATORS`), or such an estimator.
-        generator: Source of randomness. The default is the block's or PyTorch's generator.
+        generator: Source of randomness. The default is the generator of the block or of PyTorch.
         temperature: The temperature of the biased estimator.
         batch_dim: The axis of the rows.
-        tokens: The number of consecutive entries on `batch_dim` that belong to one row, if tokens
-            were flattened into the batch. Always pass this number in that case. Otherwise, n tokens
-            per row would look like n copies of the batch.
+        tokens: If tokens were flattened into the batch: the number of consecutive entries on
+            `batch_dim` that belong to one row. Always pass this number in that case. Otherwise, n
+            tokens per row would look like n copies of the batch.
         validate: Check for NaN. On a GPU, this waits for the device.
 
     >>> from torch.distributions import OneHotCategorical
@@ -135,7 +135,8 @@ def sample(
         return form.restore(_straight_through(form.latent, estimator, temperature, generator))
     if temperature is not None:
         what = "temperature is an argument of biased estimators, and no estimator was given"
-        raise ValueError(f"{what}: remove it, or write arms.sample(logits, 'st-gumbel', ...)")
+        remedy = "remove the temperature, or write arms.sample(logits, 'st-gumbel', ...)"
+        raise ValueError(f"{what}: {remedy}")
     at_site = _untraced if torch.compiler.is_compiling() else _at_site
     return at_site(logits, generator, batch_dim, tokens, validate)
 
@@ -163,14 +164,14 @@ def _drawn(form: "_Form", generator: Generator | None) -> Tensor:
     if needs_gradient(form.latent):
         raise ValueError(
             "the logits of arms.sample require a gradient, but no arms.sampling block is open: "
-            "call it inside `with arms.sampling() as s:`, or pass a biased estimator, "
-            "arms.sample(logits, 'reinmax'), or call it under torch.no_grad()"
+            "call arms.sample inside `with arms.sampling() as s:`, or pass a biased estimator, as "
+            "in arms.sample(logits, 'reinmax'), or call arms.sample under torch.no_grad()"
         )
     return form.latent.detach().sample(1, generator)[0]
 
 
 def _refuse_in_backward() -> None:
-    """Raise if a backward pass is running, in which a checkpoint calls part of the model again."""
+    """Raise if a backward pass is running. In it, a checkpoint may call part of the model again."""
     # This function is private (tried on PyTorch 2.8 to 2.13).
     if torch._C._current_graph_task_id() != -1:
         raise ValueError(
@@ -192,9 +193,9 @@ class Sampling:
     def __init__(self, estimator: Estimator, generator: Generator | None, validate: bool) -> None:
         self.estimator, self.generator, self.validate = estimator, generator, validate
         self.copies = estimator.design.num_samples
-        """n, the number of copies of the batch."""
+        """The number of copies of the batch, n."""
         self.rows: int | None = None
-        """B, the number of rows of the batch before `repeat`; None until a first repeat or site."""
+        """The number of rows of the batch before it is repeated, B, or None if not yet known."""
         self._sites: list[_Site] = []
         self._costs: list[tuple[int, Tensor]] = []
         self._token: Token[Sampling | None] | None = None
@@ -229,12 +230,13 @@ class Sampling:
             )
 
     def repeat(self, *tensors: Tensor, batch_dim: int = 0) -> Any:
-        """Repeat the rows of each tensor n times, along the batch axis.
+        """Concatenate n copies of each tensor along the batch axis.
 
-        The result contains all rows of copy 1, then all rows of copy 2, and so on.
+        The result contains all rows of copy 1, then all rows of copy 2, and so on. For several
+        tensors, the result is a tuple.
 
         Args:
-            tensors: `[B, ...]`; several tensors are returned as a tuple.
+            tensors: One or more tensors `[B, ...]`.
             batch_dim: The batch axis.
         """
         self._require_entered("s.repeat")
@@ -253,13 +255,13 @@ class Sampling:
         return found[0] if len(found) == 1 else tuple(found)
 
     def cost(self, term: Tensor) -> None:
-        """Add a term to the loss that does not depend on samples of later sites.
+        """Add a term to the loss. The term must not depend on samples of later sites.
 
         The gradient of later sites then ignores this term, which lowers the variance.
 
         Args:
-            term: `[n * B]`, or `[B]` if the term depends on no sample. It may depend on samples of
-                earlier sites, but not on samples of later sites.
+            term: `[n * B]`, or `[B]` if the term depends on no sample. The term may depend on
+                samples of earlier sites.
         """
         self._require_entered("s.cost")
         if self._state == "closed":
@@ -271,8 +273,8 @@ class Sampling:
         """Return the expected loss per row `[B]`, ready for `.backward()`.
 
         Args:
-            loss: `[n * B]`, one value for each copy of each row, as with `reduction="none"`. The
-                terms that were passed to `cost` are added to this loss.
+            loss: `[n * B]`, one value for each copy of each row, as with `reduction="none"` in
+                PyTorch's losses. The terms that were passed to `cost` are added to this loss.
         """
         self._require_entered("s.expectation")
         self._asked = True
@@ -299,11 +301,14 @@ class Sampling:
         return value
 
     def draw(self, form: "_Form", generator: Generator | None) -> Tensor:
-        """Draw and record the samples `[n * B, ...]` of a site, one for each row of every copy."""
+        """Draw the samples of a site, and record the site.
+
+        The result is `[n * B, ...]`, one sample for each row of every copy.
+        """
         generator, wanted = generator or self.generator, needs_gradient(form.latent)
         if self._state == "closed" and wanted:
             what = "arms.sample was called after s.expectation in the same block"
-            raise ValueError(f"{what}: draw all samples before, or open a new block")
+            raise ValueError(f"{what}: draw all samples before s.expectation, or open a new block")
         if wanted and in_function_transform():
             what = "arms.sample cannot record choices inside torch.func.grad, vmap or jvp"
             raise ValueError(f"{what}: use arms.expectation there")
@@ -333,16 +338,16 @@ class Sampling:
         return points
 
     def draw_once(self, chosen: Estimator, latent: Latent, generator: Generator | None) -> Draw:
-        """Draw n samples for each row, for logits that were computed before the batch was repeated.
+        """Draw n samples for each of the B rows of the latent.
 
-        These logits have B rows.
+        The logits were computed before the batch was repeated, so they have B rows.
         """
         return draw_points(chosen, latent, generator)
 
     def draw_repeated(self, latent: Latent, generator: Generator | None) -> Tensor:
-        """Draw one sample for each row, for logits that were computed from the repeated batch.
+        """Draw one sample for each of the n * B rows of the latent.
 
-        These logits have n * B rows.
+        The logits were computed from the repeated batch, so they have n * B rows.
         """
         if generator is None:
             warn_if_ranks_share_noise(latent.logits.device)
@@ -356,7 +361,8 @@ class Sampling:
     def _as_values(self, loss: object, what: str, once: bool = False) -> Tensor:
         """Check a loss `[n * B]`, and return it as floating-point numbers `[n, B]`.
 
-        `what` names the loss in error messages. If `once`, the loss may also be `[B]`.
+        `what` is the name of the loss in error messages. If `once` is True, the loss may also have
+        shape `[B]`.
         """
         if self.rows is None:
             before = "was called before any call of s.repeat or arms.sample in the block"
@@ -380,7 +386,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class _Site(ABC):
-    """A recorded site: the latent, with rows on the first axis, and samples for all n copies."""
+    """A recorded site: a latent with rows on its first axis, and samples for all n copies."""
 
     latent: Latent
     points: Tensor
@@ -400,7 +406,7 @@ class _Site(ABC):
 
     @abstractmethod
     def attach(self, value: Tensor, signal: Tensor) -> Tensor:
-        """Return the value `[B]` with this site's gradient attached.
+        """Return `value` `[B]` with an attached gradient for the logits of this site.
 
         `signal` `[n, B]` is the loss without the costs that were added before this site.
         """
@@ -446,13 +452,13 @@ class _Once(_Site):
 
 
 def _like_batch(signal: Tensor, rest: Sequence[int]) -> Tensor:
-    """Repeat values `[n, B]` along the further batch axes `rest`, to `[n, B, *rest]`."""
+    """Expand `signal` from `[n, B]` to `[n, B, *rest]`, with further batch axes `rest`."""
     return signal.view(*signal.shape, *[1] * len(rest)).expand(*signal.shape, *rest)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """A latent with rows on its first axis, and what is needed to give samples the user's form."""
+    """A latent with rows on its first axis, and how its samples become those that the user gets."""
 
     latent: Latent
     batch_dim: int
@@ -491,7 +497,7 @@ class _Form:
         return len(self.latent.logits)
 
     def restore(self, points: Tensor) -> Any:
-        """Convert samples of `latent` to the axes of the logits that the user passed."""
+        """Convert samples of `latent` to the axes that the user's logits have."""
         found = self.latent.to_objective(points)
         if isinstance(found, dict):
             return {name: self._restore(one) for name, one in found.items()}
@@ -510,7 +516,7 @@ def _straight_through(
     temperature: float | None,
     generator: Generator | None,
 ) -> Tensor:
-    """Draw one sample per row, which carries the gradient of a biased estimator.
+    """Draw one sample per row. The sample carries the gradient of a biased estimator.
 
     The gradient of a biased estimator is M df/db, with a matrix M that depends on the logits and
     the sample. The expression sample + M (logits - logits.detach()) passes this gradient to the
@@ -534,9 +540,9 @@ def _straight_through(
 def drop_in(
     estimator: str | Estimator, latent: Latent, temperature: float | None = None
 ) -> Estimator:
-    """Return the biased estimator with this name; raise if it is unbiased or cannot draw `latent`.
+    """Return the biased estimator with the name `estimator`. An object is returned unchanged.
 
-    An estimator object is returned unchanged.
+    Raise if the estimator is unbiased, or if it cannot draw `latent`.
     """
     named = isinstance(estimator, str) and resolve(estimator)[0] in ESTIMATORS
     if named or (isinstance(estimator, Estimator) and estimator.unbiased):
@@ -549,7 +555,9 @@ def drop_in(
     try:
         chosen = as_estimator(estimator, 1, **options)
     except TypeError:
-        raise ValueError(f"{estimator} has no temperature: remove the argument") from None
+        raise ValueError(
+            f"{estimator} has no temperature: remove the argument temperature"
+        ) from None
     check_fits(chosen, latent, any_latent="st")
     return chosen
 
@@ -567,11 +575,11 @@ _T = TypeVar("_T")
 
 
 class _Tape:
-    """Records the samples of a checkpointed part of a model, which runs twice.
+    """Records the samples that are drawn in a checkpointed part of a model.
 
-    The second forward pass takes the samples from the tape, without drawing random numbers. The
-    tape also stores the state of PyTorch's generators after each sample, so that later random
-    operations, such as dropout, get the same numbers in both passes.
+    A checkpointed part runs twice. Its second forward pass takes the samples from the tape, without
+    drawing random numbers. The tape also stores the state of PyTorch's generators after each
+    sample, so that later random operations, such as dropout, get the same numbers in both passes.
     """
 
     def __init__(self, draws: list[tuple[Any, GlobalStates]], replaying: bool) -> None:
@@ -620,19 +628,19 @@ def _taped(draw: Callable[[], _T], device: torch.device) -> _T:
 
 
 def same_samples() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """Return two contexts, in which both forward passes of a checkpoint get the same samples.
+    """Return two contexts, one for each forward pass of a checkpoint.
 
-    Pass this function as `checkpoint(module, x, use_reentrant=False,
-    context_fn=arms.same_samples)`.
+    In these contexts, both passes get the same samples. Pass this function as the argument
+    `context_fn`: `checkpoint(module, x, use_reentrant=False, context_fn=arms.same_samples)`.
     """
     draws: list[tuple[Any, GlobalStates]] = []
     return _Tape(draws, replaying=False), _Tape(draws, replaying=True)
 
 
 def _newest_node(tensor: Tensor) -> int:
-    """Return the sequence number of a new autograd node after `tensor`, or 0 without a graph.
+    """Create an autograd node after `tensor`, and return the node's sequence number.
 
-    These numbers increase with every node of a thread.
+    Return 0 if `tensor` has no graph. Sequence numbers increase with every node of a thread.
     """
     node = tensor.view_as(tensor).grad_fn  # None in forward-mode differentiation
     return 0 if node is None else int(node._sequence_nr())
@@ -659,6 +667,6 @@ def _refuse_batch_norm(ends: list[Tensor], began: int) -> None:
             raise ValueError(
                 "batch normalization in training mode follows a call of arms.sample, so the loss "
                 "of a row depends on other rows, which biases the gradient: use GroupNorm or "
-                "LayerNorm, or call .eval() on it. If it does not depend on any sample, compute "
-                "it before the first call (validate=False skips this check)"
+                "LayerNorm, or call .eval() on the module. If the module's input depends on no "
+                "sample, call the module before arms.sample (validate=False skips this check)"
             )

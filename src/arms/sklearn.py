@@ -33,10 +33,11 @@ Cost = Callable[[Tensor, Tensor], Tensor]  # arguments: unexplained share of var
 class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     """Least squares on the best subset of features, found by gradient descent.
 
-    Each feature has a bit with a logit. Adam minimizes E[log RSS(b)] over the logits by an unbiased
-    estimate of its gradient, in several restarts at once. The sum of the probabilities is kept at
-    the requested size. The best subset found by each restart is then improved by exchanging single
-    features. The units of features do not matter. Outputs with larger units have more weight.
+    Each feature has a bit with a logit. Adam minimizes E[log RSS(b)] over the logits, with unbiased
+    estimates of the gradient, in several restarts at once. RSS(b) is the residual sum of squares of
+    the fit on the features whose bit is 1. The sum of the probabilities is kept at the requested
+    size. Each restart's best subset is then improved by exchanging single features. The units of
+    features do not matter. Outputs with larger units have more weight.
 
     Args:
         n_features_to_select: The number of features to select. A float between 0 and 1 is a share
@@ -53,7 +54,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
     Attributes:
         support_: A boolean mask of the selected features, `[n_features_in_]`.
-        coef_, intercept_: The least-squares fit; features that are not selected have zero.
+        coef_, intercept_: The coefficients and the intercepts of the least-squares fit. Features
+            that are not selected have the coefficient zero.
         probabilities_: The learned probabilities `[n_features_in_]` of the restart that found the
             selected subset.
         n_iter_: The number of steps.
@@ -124,7 +126,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Return predictions for `X` `[rows, features]`, by the fit on the selected features."""
+        """Return predictions for `X` `[rows, features]`, computed from the selected features."""
         check_is_fitted(self)
         X = validate_data(self, X, reset=False, dtype=np.float64)
         return X @ self.coef_.T + self.intercept_
@@ -173,7 +175,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
     ) -> tuple[Tensor, Tensor]:
         """Return the best subset that each restart evaluated, and the final logits.
 
-        Both results are `[restarts, p]`. A `size` of None means any size up to `limit`.
+        Both results are `[restarts, p]`. Subsets must have `size` features. If `size` is None, they
+        may have any size up to `limit`.
         """
         restarts = as_count(self.n_restarts, 1, "n_restarts")
         steps = as_count(self.max_iter, 1, "max_iter")
@@ -199,8 +202,8 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
             assert logits.grad is not None
             if size is not None:
                 # Every further feature explains more variance, so all logits would rise together.
-                # They are shifted back to the given size below, so the gradient along this shift is
-                # removed.
+                # The logits are shifted back to the given size below, so the gradient along this
+                # shift is removed here.
                 weight = sigmoid_derivative(logits.detach())
                 shift = logits.grad.sum(-1, keepdim=True) / weight.sum(-1, keepdim=True)
                 logits.grad = logits.grad - weight * shift
@@ -237,7 +240,7 @@ class SubsetSelector(SelectorMixin, RegressorMixin, BaseEstimator):
 
 
 class Centered(NamedTuple):
-    """The columns of a matrix, each scaled to magnitudes of at most one, and centered."""
+    """The columns of a matrix. Each was scaled to magnitudes of at most one, and then centered."""
 
     values: Any  # [rows, columns]
     means: Any  # [columns], the means of the scaled columns
@@ -245,7 +248,7 @@ class Centered(NamedTuple):
 
 
 def center(columns: Any) -> Centered:
-    """Scale and center the columns of a matrix, which may have any units, without overflow."""
+    """Scale and center the columns of a matrix. Very large or small units cause no overflow."""
     exponents = np.frexp(np.abs(columns).max(0))[1]
     small = np.ldexp(columns, -exponents)
     means = small.mean(0)
@@ -259,7 +262,7 @@ def center(columns: Any) -> Centered:
 
 
 def _in_one_unit(columns: Centered) -> Any:
-    """Return the centered columns in a common unit, in which the largest value is below one."""
+    """Return the centered columns in a common unit. In this unit, all magnitudes are below one."""
     spreads = columns.exponents + np.frexp(np.abs(columns.values).max(0))[1]
     # Ignore constant columns, because a large one would make the other columns negligible.
     largest = spreads.max(where=columns.values.any(0), initial=-(2**20))
@@ -268,7 +271,7 @@ def _in_one_unit(columns: Centered) -> Any:
 
 @dataclass(frozen=True)
 class Regressions:
-    """Least-squares fits on many subsets of standardized features at once."""
+    """Least-squares fits of the targets on many subsets of the standardized features at once."""
 
     gram: Tensor  # [p, p], the correlations of the features
     cross: Tensor  # [p, q], features times targets; the targets have a total variance of one
@@ -279,21 +282,24 @@ class Regressions:
     def of(cls, X: Any, y: Any) -> "Regressions":
         """Build regressions from centered features `[rows, p]` and targets `[rows, q]`.
 
-        The numbers must be scaled so that their squares do not overflow.
+        All entries must be small enough that their squares do not overflow.
         """
         scale, total = np.sqrt((X**2).sum(0)), math.sqrt((y**2).sum())
         scaled = torch.from_numpy(X / np.where(scale > 0, scale, 1.0))
         return cls(scaled.mT @ scaled, scaled.mT @ torch.from_numpy(y / (total or 1.0)))
 
     def unexplained(self, masks: Tensor) -> Tensor:
-        """Return the unexplained share of the targets' variance, `[...]` for masks `[..., p]`."""
+        """Return the share of the targets' variance that the selected features do not explain.
+
+        The result is `[...]` for masks `[..., p]` of selected features.
+        """
         return self._factors(masks)[3]
 
     def with_one_more(self, masks: Tensor) -> Tensor:
-        """Return the unexplained share of variance after one more feature is selected.
+        """Return the unexplained share of the variance after one more feature is added to a mask.
 
-        The result is `[..., p]`, with an entry for each choice of this feature. The entries of
-        features that are already selected are infinite.
+        The result is `[..., p]` for masks `[..., p]`, with an entry for each feature that could be
+        added. The entries of features that are already selected are infinite.
         """
         index, factor, half, left = self._factors(masks)
         chosen = masks.gather(-1, index).unsqueeze(-1)
@@ -307,8 +313,9 @@ class Regressions:
     def _factors(self, masks: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return four results of the fits on masks `[..., p]`.
 
-        They are the indices of the selected features, the Cholesky factor L of their correlations,
-        L⁻¹ times their rows of `cross`, and the unexplained share of the targets' variance.
+        The results are the indices of the selected features, the Cholesky factor L of these
+        features' correlations, L⁻¹ times these features' rows of `cross`, and the unexplained share
+        of the targets' variance.
         """
         most = max(1, int(masks.sum(-1).max()))
         chosen, index = masks.topk(most, dim=-1)  # pads smaller subsets
@@ -326,8 +333,9 @@ def _best_seen(
 ) -> tuple[Tensor, Tensor]:
     """Return each restart's best subset so far `[restarts, p]`, and its cost `[restarts]`.
 
-    `best` and `lowest` are the earlier results. They are compared with `masks` `[n, restarts, p]`,
-    whose costs are `values` `[n, restarts]`. If `size` is given, only masks of this size count.
+    `best` and `lowest` are this function's earlier results. They are compared with the new subsets
+    `masks` `[n, restarts, p]`, which have the costs `values` `[n, restarts]`. Unless `size` is
+    None, only masks of this size count.
     """
     if size is not None:
         values = torch.where(masks.sum(-1) == size, values, torch.inf)
@@ -338,9 +346,9 @@ def _best_seen(
 
 
 def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) -> Tensor:
-    """Return a subset improved by exchanging single features as long as the cost decreases.
+    """Improve the subset `mask` `[p]`: exchange single features as long as the cost decreases.
 
-    If `any_size`, single features are also added or dropped.
+    Return the improved subset. If `any_size` is True, single features are also added or dropped.
     """
     value = cost(regressions.unexplained(mask), mask.sum())
     while True:
@@ -362,7 +370,7 @@ def improve(mask: Tensor, regressions: Regressions, cost: Cost, any_size: bool) 
 
 
 def with_expected_size(logits: Tensor, size: float) -> Tensor:
-    """Shift logits `[restarts, p]` by bisection, so that the probabilities add up to `size`."""
+    """Shift logits `[restarts, p]` so that the probabilities in each row add up to `size`."""
     if size >= logits.shape[-1]:
         return torch.full_like(logits, 10.0)
     low = -20 - logits.amax(-1, keepdim=True)

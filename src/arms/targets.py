@@ -1,4 +1,4 @@
-r"""Targets: what is differentiated, as a function of the objective's values.
+r"""Targets: the quantities that are differentiated. They depend on the objective's values.
 
 $$ E[f(b)], \qquad E\Big[\max_{j \le k} f(b_j)\Big], \qquad
    E\Big[\log \frac1K \sum_{k=1}^K w(b_k)\Big] \le \log p(x),
@@ -19,7 +19,10 @@ from arms.arguments import as_count, at_least_float32
 
 
 class Target(ABC):
-    """The quantity to differentiate: the expectation of a function of f at independent samples."""
+    """The quantity to differentiate: the expectation of a function of f(b_1), ..., f(b_k).
+
+    Here b_1, ..., b_k are independent samples, and k is the property `size`.
+    """
 
     is_expectation: ClassVar[bool] = False  # whether this is E[f(b)], which some wrappers require
     subtracts_log_q: ClassVar[bool] = False  # whether f is log p(x, b), and log q(b) is subtracted
@@ -39,7 +42,7 @@ class Target(ABC):
 
     @abstractmethod
     def num_attached(self, n: int) -> int:
-        """Return how many of the n samples the estimated target depends on; these come first."""
+        """Return how many of the n samples the estimated target depends on. These are the first."""
 
 
 @dataclass(frozen=True)

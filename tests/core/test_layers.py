@@ -556,11 +556,11 @@ def two(n: int = 4) -> tuple[arms.Handle, arms.Handle]:
         ),
         (
             lambda q, r, f: arms.attach([q, two()[1]], f),
-            "draws must list all layers in order, but draw 2 was drawn with a given= that is",
+            "draws must list all layers in order, but draw 2 was drawn with given= a draw that is",
         ),
         (
             lambda q, r, f: arms.attach([q, arms.draw(r.samples, given=r)], f),
-            "draws must list all layers in order, but draw 2 was drawn with a given= that is",
+            "draws must list all layers in order, but draw 2 was drawn with given= a draw that is",
         ),
         (lambda q, r, f: arms.attach([], f), "at least one draw"),
         (
@@ -574,7 +574,7 @@ def two(n: int = 4) -> tuple[arms.Handle, arms.Handle]:
         (lambda q, r, f: arms.attach([q, r], [f, f[0]]), r"shape \[4, 5\], got \[5\]"),
         (
             lambda q, r, f: arms.attach([q, r], f, derivatives=f),
-            "derivatives cannot be passed for several layers: remove them, and autograd",
+            "derivatives cannot be passed for several layers: remove this argument, and autograd",
         ),
         (lambda q, r, f: arms.attach([q, f], f), "draw must come from arms.draw, got Tensor"),
         (lambda q, r, f: arms.attach([q, r], [f, f * torch.nan]), "NaN"),

@@ -89,7 +89,7 @@ class Audit:
 
     @property
     def biased(self) -> bool:
-        """Whether a mean estimate is farther from the gradient than chance explains."""
+        """Whether a problem's mean estimate is farther from the gradient than chance explains."""
         return max(row.largest_score for row in self.rows) > self.limit
 
     @property
@@ -155,9 +155,9 @@ def audit(
 ) -> Audit:
     """Test any gradient estimator for bias by enumeration, and measure its variance.
 
-    A row is an independent problem. In the last test, some rows have the objective f and others
-    have -f, chosen at random in each call, to detect functions that mix rows. The kinds of
-    functions are:
+    Each call of the function gets a batch, and each row of the batch gives one estimate. In the
+    last test, some rows have the objective f and others have -f, chosen at random in each call, to
+    detect functions that mix rows. The kinds of functions are:
 
     - `"sample"`: `function(logits)` returns differentiable samples in the shape of the logits,
       `[rows, d, K]` for categories (one-hot or relaxed) and `[rows, d]` for bits. Autograd must
@@ -175,13 +175,13 @@ def audit(
 
     Args:
         function: The function to audit.
-        kind: The kind of result that it returns.
-        draws: Estimates per problem. More draws detect smaller errors.
+        kind: The kind of result that the function returns.
+        draws: The number of estimates per problem. More draws detect smaller errors.
         failure_rate: The accepted probability of calling a correct function biased. The mean over
             all calls must be nearly normal. A few rare, large estimates must not dominate it.
         latent: "bits", "categories", or a latent without batch axes and with few states. The
             default is bits for gradients, and categories for samples and weights.
-        num_samples: n, for weights.
+        num_samples: For weights, the number of samples n.
         target: The target of the gradient or the weights: `arms.Expectation()`, the default, or
             `arms.BestOf(k)`.
         batched: Whether the function accepts a batch of rows. If not, each call gets a single row:
@@ -257,7 +257,10 @@ def _negated(problem: bias.Problem) -> bias.Problem:
 
 
 def _zero_or_one(problem: bias.Problem) -> TensorObjective:
-    """Return an objective that is 1 where the problem's objective exceeds its median, else 0."""
+    """Return an objective that is 1 or 0.
+
+    It is 1 where the problem's objective exceeds its own median over all states.
+    """
     assert isinstance(problem.latent, Enumerable)
     middle = problem.objective(problem.latent.states()).median()
     return lambda b: (problem.objective(b) > middle).double()
@@ -283,7 +286,7 @@ class _Found:
 
 
 class _Caller:
-    """Calls the audited function, and raises a readable error if it raises or returns nonsense."""
+    """Calls the audited function and checks its results. Error messages show what is expected."""
 
     def __init__(
         self,
@@ -298,9 +301,10 @@ class _Caller:
         self.evaluations = 1.0
 
     def estimates(self, problems: Sequence[bias.Problem], draws: int) -> _Found:
-        """Call the function, in total for at least `draws` rows, and collect its estimates.
+        """Call the function many times, and collect at least `draws` estimates.
 
-        In each call, the rows are divided at random among the problems, which share one latent.
+        Each row of a call gives one estimate. In each call, the rows are divided at random among
+        the problems. All problems have the same latent.
         """
         one = {"sample": self._of_sample, "gradient": self._of_gradient}.get(
             self.kind, self._of_weights
@@ -389,7 +393,7 @@ class _Caller:
 def _reference_variance(
     problem: bias.Problem, num_samples: int, target: Target, generator: Generator
 ) -> Tensor:
-    """Return the variance of leave-one-out REINFORCE, summed over all logits."""
+    """Return the variance of leave-one-out REINFORCE on this problem, summed over all logits."""
     latent = problem.latent.expand(max(100, min(REFERENCE_DRAWS, 2_000_000 // num_samples)))
     with torch.no_grad():
         found = estimate(LOORF(num_samples, target), problem.objective, latent, generator)
@@ -436,7 +440,7 @@ def _row(
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Seed all global generators that a function may use, and restore them afterwards."""
+    """In this context, all global generators are seeded. Afterwards, their states are restored."""
     states = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -451,7 +455,7 @@ def _seeded(seed: int) -> Iterator[None]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Use a single PyTorch thread, because several threads are slower on small problems."""
+    """In this context, PyTorch uses a single thread. Several are slower on small problems."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

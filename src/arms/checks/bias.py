@@ -1,4 +1,4 @@
-"""Test for bias: compare the means of many estimates with enumeration.
+"""Test for bias: compare the means of many estimates with the exact gradient, by enumeration.
 
 Each problem exposes a different kind of error. The problems vary the dtype, the size of the
 batch, the scale of rows and the size of the logits. The objectives are random, so errors do not
@@ -24,9 +24,9 @@ from arms.objective import Options
 
 MOST_ENUMERATED = 8  # with more samples, the moderate problems have too few joint states
 # The objective of the first row is 6,000 times as large as that of the other rows. An estimator may
-# compute a coefficient for the first row from the other rows. If it does so by subtracting the
-# first row from a sum over all rows, it keeps rounding errors of the first row. They are visible in
-# float32, and bias the gradient of the first row.
+# compute a coefficient for the first row from the other rows. If it subtracts the first row from a
+# sum over all rows to do so, the result contains rounding errors of the first row. These errors are
+# visible in float32, and bias the gradient of the first row.
 SCALES = (6000.0, 1.0, 1.0)
 ONE = torch.ones(())
 
@@ -90,13 +90,13 @@ class Problem:
     scale: Tensor = ONE  # a factor of the objective, or one factor for each row
     effort: int = 1  # number of estimates, as a multiple of `draws`
     separate: bool = False  # make each estimate in a separate call, not as a row of a large batch
-    scored_rows: int | None = None  # compare only the first rows, so many; None compares all rows
+    scored_rows: int | None = None  # how many rows, from the first, are compared; None means all
 
 
 def as_bounded(value: object, least: int, most: int, name: str) -> int:
-    """Return `value` as an int; raise unless it is from `least` to `most`.
+    """Return `value` as an int. Raise unless it is from `least` to `most`.
 
-    `name` names the value in error messages.
+    `name` is the name of the value in error messages.
     """
     count = as_count(value, least, name)
     if count > most:
@@ -107,7 +107,7 @@ def as_bounded(value: object, least: int, most: int, name: str) -> int:
 def check_settings(
     draws: object, failure_rate: object, seed: object, latents: object
 ) -> list[Latent] | None:
-    """Check the settings of a test, and return the latents as a list, or None if there are none."""
+    """Check the settings of a test. Return `latents` as a list, or None if `latents` is None."""
     as_bounded(draws, 2, 10**9, "draws")
     as_bounded(seed, 0, 2**50, "seed")
     if not isinstance(failure_rate, float) or not 0 < failure_rate < 1:
@@ -129,14 +129,15 @@ def check_settings(
 
 
 def takes_kind(estimator: Estimator, kind: Callable[[Tensor], Latent]) -> bool:
-    """Return whether an estimator accepts the latents of the class `kind`, `Bits` or `OneHot`."""
+    """Return whether an estimator accepts latents of the class `kind`: `Bits` or `OneHot`."""
     return takes(estimator, kind(torch.zeros(1, 2) if kind is OneHot else torch.zeros(1)))
 
 
 def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> list[Cases]:
-    """Return test cases for the given latents.
+    """Return test cases for `latents`.
 
-    By default, return the built-in cases for bits and categories, if the estimator accepts them.
+    If `latents` is None, return the built-in cases for bits and for categories, without the kind of
+    latent that the estimator does not accept.
     """
     if latents is None:
         return [cases for cases in (BITS, CATEGORIES) if takes_kind(estimator, cases.make)]
@@ -150,9 +151,10 @@ def cases_of(estimator: Estimator, latents: Sequence[Latent] | None = None) -> l
 def special_problems(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None = None
 ) -> Iterator[Problem]:
-    """Yield problems for bits and for categories, or for `latents`; each exposes one kind of error.
+    """Yield problems that each expose one kind of error.
 
-    The built-in cases are left out for kinds of latents that the estimator does not accept.
+    The problems use `latents`. If this is None, they use bits and categories, but only the kinds
+    that the estimator accepts.
     """
     # The weights of a bound would underflow if the rows of log p(x, b) were scaled by thousands.
     scale = torch.tensor(SCALES if estimator.target.size == 1 else 1.0)
@@ -171,9 +173,9 @@ def special_problems(
 def make_problem(
     name: str, cases: Cases, logits: Any, generator: Generator, **options: Any
 ) -> Problem:
-    """Return a problem with a random objective, which is the same for every row.
+    """Return a problem with the latent `cases.make(logits)` and a random objective.
 
-    `options` are further fields of `Problem`.
+    All rows have the same objective. `options` are further fields of `Problem`.
     """
     given = isinstance(logits, Tensor)
     latent = cases.make(logits if given else torch.tensor(logits, dtype=torch.float64))
@@ -200,9 +202,10 @@ def _curved_objective(latent: Latent, generator: Generator) -> TensorObjective:
 def problem_scores(
     estimator: Estimator, problem: Problem, draws: int, generator: Generator
 ) -> Tensor:
-    """Return one z-score for each logit: mean gradient estimates against the exact gradient.
+    """Return a z-score for each logit, which compares the mean estimate with the exact gradient.
 
-    If the estimator is unbiased, also return z-scores of the mean values. The result has one axis.
+    If the estimator is labeled unbiased, the result also contains z-scores of the estimated values,
+    one for each row. The result has one axis.
     """
     latent, total = problem.latent, problem.effort * draws
     if problem.separate:  # one call per estimate
@@ -261,7 +264,7 @@ class _Tally:
         self.sums = [total + error.pow(power).sum(0) for power, total in enumerate(self.sums, 1)]
 
     def scores(self) -> Tensor:
-        """Return the z-score of the mean error of each entry; a NaN becomes infinity."""
+        """Return the z-score of the mean error for each entry. NaN is replaced by infinity."""
         mean, square, cube = (total / self.count for total in self.sums)
         variance = (square - mean.square()).clamp(min=0) * self.count / max(1, self.count - 1)
         third = cube - 3 * mean * square + 2 * mean**3
@@ -283,7 +286,7 @@ def bias_finding(
 
     Args:
         estimator: The estimator to test.
-        draws: Estimates of the gradient per problem.
+        draws: The number of estimates per problem.
         failure_rate: The accepted probability that a correct estimator fails.
         seed: The seed of objectives and draws.
         latents: Latents to test, without batch axes and with few states. The default is bits and

@@ -21,7 +21,8 @@ def coupling_findings(
 ) -> Findings:
     """Test whether a coupling has the properties that ARMS needs.
 
-    The numbers of samples n are `counts`, or by default three small numbers.
+    The test is repeated for each number of samples in `counts`. If `counts` is empty, it is
+    repeated for three small numbers.
     """
     generator = torch.Generator().manual_seed(seed)
     usual = (2, 4, 6) if coupling.even_samples else (2, 3, 5)
@@ -88,19 +89,20 @@ def _judge_all(scores: Mapping[str, Tensor], n: int, rate: float) -> list[Findin
 
 
 def _scores(hits: Tensor, probability: Tensor, draws: Tensor | int) -> Tensor:
-    """Return z-scores of binomial counts: `hits` events in `draws` draws, with this probability.
+    """Return z-scores for events that occurred `hits` times in `draws` draws.
 
-    A score is huge if the probability is 0 but the event occurred, or if it is 1 but the event did
-    not always occur.
+    `probability` is the expected probability of each event. A score is huge if this probability is
+    0 but the event occurred, or if it is 1 but the event did not always occur.
     """
     spread = (probability * (1 - probability) * draws).clamp(min=1e-12).sqrt()
     return (hits - probability * draws) / spread
 
 
 def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
-    """Return z-scores of the number of draws with b_i = 1 and b_j = 0, for every ordered pair i, j.
+    """Return z-scores of how often sample i of a bit is 1 and sample j is 0.
 
-    The expected probability is p(1-p)/debias.
+    There is a score for each bit and each ordered pair of samples. The expected probability is
+    p(1-p)/debias.
     """
     claimed = torch.sigmoid(logits) * torch.sigmoid(-logits) / debias
     hits = torch.einsum("ird,jrd->ijd", samples, 1 - samples)
@@ -111,7 +113,8 @@ def _pair_scores(samples: Tensor, logits: Tensor, debias: Tensor) -> Tensor:
 def _count_scores(samples: Tensor, claimed: Tensor | None) -> Tensor:
     """Return z-scores of how often each number of ones occurs among the n samples of a bit.
 
-    The expected probabilities `claimed` are the result of `count_distribution`, or None.
+    `claimed` are the expected probabilities, which are the result of `count_distribution`. If this
+    is None, there are no scores.
     """
     if claimed is None:
         return torch.zeros(0)
@@ -144,7 +147,10 @@ def _pattern_scores(samples: Tensor) -> Tensor:
 
 
 def _latent_scores(samples: Tensor, logits: Tensor) -> Tensor:
-    """Return z-scores of the correlation between samples of different bits, expected to be 0."""
+    """Return z-scores of the correlations between samples of different bits.
+
+    The expected correlation is 0.
+    """
     spread = (torch.sigmoid(logits) * torch.sigmoid(-logits)).sqrt()
     centered = ((samples - torch.sigmoid(logits)) / spread).unbind(-1)
     pairs = [torch.einsum("ir,jr->ij", one, other) for one, other in combinations(centered, 2)]

@@ -54,7 +54,7 @@ def findings(
     Args:
         subject: The name of an estimator or a coupling, a coupling object, or a function that makes
             an estimator for a number of samples, such as its class.
-        draws: Estimates per problem. More draws detect smaller and rarer errors.
+        draws: The number of estimates per problem. More draws detect smaller and rarer errors.
         failure_rate: The accepted probability that a correct subject fails.
         num_samples: The numbers of samples to test, at most 12 for a coupling. The default is
             several small numbers that the subject accepts.
@@ -77,7 +77,7 @@ def findings(
         return _estimator_findings(found, draws, failure_rate, counts, latents, seed)
     if latents is not None:
         what = "latents can only be given to check an estimator, and the subject is a coupling"
-        raise ValueError(f"{what}: remove latents")
+        raise ValueError(f"{what}: remove the argument latents")
     return coupling_findings(found, draws, failure_rate, counts, seed)
 
 
@@ -121,7 +121,7 @@ def _estimator_findings(
     for name, alike in special.items():
         # If a baseline depends on other rows, its bias is largest with few samples.
         n = min(accepted) if alike[0].separate else usual
-        # Each problem needs a new estimator, whose lazy parameters take the shape of its latent.
+        # Each problem needs a new estimator, because lazy parameters take the shape of the latent.
         scores = (bias.problem_scores(factory(n), one, draws, generator) for one in alike)
         found += attempt(f"{name}, n = {n}", judge_scores, scores, rate)
     subject = f"{label(first)}, num_samples {', '.join(map(str, accepted))}"
@@ -143,9 +143,10 @@ def _not_checked(estimator: Estimator, latents: Sequence[Latent] | None) -> tupl
 
 
 def _accepted(factory: object, counts: Sequence[int]) -> dict[int, Estimator]:
-    """Return a dictionary from each number of samples to an estimator that the factory made for it.
+    """Return a dictionary that maps each number of samples n to the estimator `factory(n)`.
 
-    The numbers are `counts`. By default, they are the numbers in `COUNTS` that the factory accepts.
+    The numbers are `counts`. If `counts` is empty, they are all numbers in `COUNTS` that the
+    factory accepts.
     """
     remedy = "pass a coupling, or a function of num_samples such as an estimator's class"
     if not callable(factory) or isinstance(factory, Estimator):
@@ -178,9 +179,10 @@ def _accepted(factory: object, counts: Sequence[int]) -> dict[int, Estimator]:
 def _test_exactly(
     estimator: Estimator, generator: Generator, latents: Sequence[Latent] | None
 ) -> tuple[bool, str] | list[Finding]:
-    """Compare the exact expectations of the estimated gradient and value with the exact results.
+    """Compare the expectations of the estimated gradient and value with the exact results.
 
-    Return an empty list if the outcomes of the design cannot be enumerated.
+    All numbers are computed by enumeration. Return an empty list if the outcomes of the design
+    cannot be enumerated.
     """
     rows = [(cases, row) for cases in bias.cases_of(estimator, latents) for row in cases.exact]
     problems = [bias.make_problem("exact", cases, row, generator) for cases, row in rows]
@@ -204,10 +206,10 @@ def _test_exactly(
 
 
 def _example(cases: bias.Cases, logits: Tensor) -> tuple[Latent, Callable[[Tensor], Tensor]]:
-    """Return a latent and an objective for it.
+    """Return a latent of the kind that `cases` tests, and an objective for this latent.
 
-    The latent is bits with these logits, or choices between two categories with the logits 0 and
-    -|logit|.
+    The latent consists of bits with the given logits, or of choices between two categories, whose
+    logits are 0 and -|logit|.
     """
     is_bits = cases.make is Bits
     pairs = torch.stack([torch.zeros_like(logits), -logits.abs()], -1)

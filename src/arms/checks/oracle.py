@@ -43,8 +43,8 @@ def exact_gradient(objective: Objective, logits: Logits) -> Tensor:
 def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> Tensor:
     """Compute the exact value of a target by enumeration, attached to the logits.
 
-    This is an expectation over `target.size` independent samples. All multisets of so many states
-    are enumerated, so the latent must have few states.
+    A target is an expectation over `target.size` independent samples. All multisets of this many
+    states are enumerated, so the latent must have few states.
 
     Args:
         objective: Maps states `[states, *event]` to values `[states]`; for a bound, to log p(x, b).
@@ -71,9 +71,10 @@ def exact_value(objective: TensorObjective, logits: Logits, target: Target) -> T
 
 @lru_cache(maxsize=8)
 def _multisets(states: int, size: int) -> tuple[Tensor, Tensor]:
-    """Return the number of orders of each multiset of `size` states, and the multisets.
+    """Return two tensors that describe all multisets of `size` states.
 
-    The orders are `[multisets]`, and the multisets are indices of states `[size, multisets]`.
+    The first is `[multisets]`: in how many orders the states of each multiset can be drawn. The
+    second is `[size, multisets]`: the indices of these states.
     """
     multisets = list(combinations_with_replacement(range(states), size))
     repeated = [math.prod(map(math.factorial, Counter(one).values())) for one in multisets]
@@ -125,7 +126,10 @@ def expected_estimate(
 
 
 def rarer_probs(latent: Latent) -> Tensor:
-    """Return min(p, 1-p) in float64, where p is the mean of a sample, or infinity if unknown."""
+    """Return min(p, 1-p) in float64, where p is the latent's mean.
+
+    If the latent has no mean, return infinity.
+    """
     wide = latent.with_logits(latent.logits.double())
     if not wide.has(HasMean):
         return torch.full_like(wide.logits, torch.inf)
@@ -182,10 +186,11 @@ def table_objective(table: Tensor, latent: Latent | None = None) -> TensorObject
 
 
 def smooth_objective(latent: Latent, generator: Generator | None = None) -> TensorObjective:
-    """Return a random smooth objective for samples of any latent, a sum of waves.
+    """Return a random smooth objective for samples of any latent. It is a sum of sine waves.
 
     Args:
-        latent: The latent whose samples the objective takes. Parts of a joint latent are keywords.
+        latent: The latent whose samples the objective takes. For a joint latent, the objective
+            takes one keyword argument per part.
         generator: Source of the waves; the global generator by default.
 
     >>> smooth_objective(Bits(torch.zeros(3)))(torch.zeros(4, 5, 3)).shape
@@ -275,10 +280,11 @@ def _binomial(one: Tensor, zero: Tensor, n: int) -> Tensor:
 
 
 def _leave_one_out(counts: Tensor, debias: Tensor, difference: float) -> Tensor:
-    """Return the variance of `difference * debias * S(n-S) / (n(n-1))`, the leave-one-out estimate.
+    """Return the variance of the leave-one-out estimate for a single bit, from n samples.
 
-    S is the number of ones, and `counts` is its distribution `[n + 1, ...]`. `difference` is
-    f(1) - f(0), and `debias` is 1/(1-rho).
+    The estimate is `difference * debias * S(n-S) / (n(n-1))`, where S is the number of ones.
+    `counts` is the distribution of S, `[n + 1, ...]`. `difference` is f(1) - f(0), and `debias` is
+    the correction 1/(1-rho).
     """
     n = len(counts) - 1
     s = torch.arange(n + 1, dtype=torch.float64, device=counts.device)

@@ -52,9 +52,9 @@ class VarianceRow:
     variance: float
     """Variance of one estimate, averaged over all logits."""
     bias_score: float
-    """Largest absolute z-score, over logits, of the mean estimate against the reference.
+    """Largest absolute z-score over all logits; it compares the mean estimate with the reference.
 
-    It is NaN if no logit has enough draws for a score.
+    The score is NaN if no logit has enough draws.
     """
     milliseconds: float
     """Median time of one estimate, including the objective."""
@@ -85,18 +85,18 @@ class VarianceRow:
 class VarianceTable:
     """A comparison of estimators on one objective; `print` it for a table.
 
-    Unbiased estimators come first, and each group is sorted by variance. Ratios are relative to the
-    lowest variance of an unbiased estimator.
+    Unbiased estimators come first, then biased ones. Both groups are sorted by variance. Ratios are
+    relative to the lowest variance of an unbiased estimator.
     """
 
     rows: tuple[VarianceRow, ...]
     """One row per estimator."""
     reference: str
-    """How the gradient was computed that the mean estimates are compared with."""
+    """How the reference was computed, the gradient to which the mean estimates are compared."""
     score_limit: float
-    """The limit of bias scores, which an unbiased estimator exceeds once in a million tables.
+    """The limit of bias scores. By chance, it is exceeded in one of a million tables.
 
-    `arms.variance` describes exceptions.
+    The docstring of `arms.variance` describes exceptions.
     """
     unscored: int = 0
     """Number of logits without a bias score, because they have too few draws."""
@@ -197,8 +197,8 @@ def variance(
         num_samples: The number of samples for every estimator given by name, 8 by default. An
             estimator object keeps its own number.
         generator: As for `arms.expectation`.
-        evaluations: The largest number of evaluations of the objective per estimate, instead of
-            `num_samples`, to compare estimators at equal work.
+        evaluations: The largest allowed number of evaluations of the objective per estimate. Pass
+            this instead of `num_samples`, to compare estimators at equal work.
         repeats: The number of estimates of each estimator. The estimators take turns, so that
             other processes on the machine slow all of them equally.
 
@@ -304,7 +304,7 @@ def _find_left_out(
 
 
 def _reason_unsuitable(name: str, latent: Latent) -> str:
-    """Return why an estimator is not compared on this kind of latent, or ""."""
+    """Return why an estimator is not compared on this kind of latent, or "" if it is compared."""
     usual, kind = as_estimator(name), type(latent).__name__
     needs = usual.design.needs
     if latent.has(Binary) and name in SAME_FOR_BITS:
@@ -328,7 +328,7 @@ def _reason_unsuitable(name: str, latent: Latent) -> str:
 def _reason_refused(
     estimator: Estimator, objective: Objective, latent: Latent, generator: Generator | None
 ) -> str:
-    """Return why an estimator does not accept this objective, or ""."""
+    """Return why an estimator does not accept this objective, or "" if there is no reason."""
     if not estimator.design.needs.derivatives:
         draw_points(estimator, latent, torch.Generator(latent.logits.device).manual_seed(0))
         return ""
@@ -343,9 +343,10 @@ def _reason_refused(
 
 
 def _without_rare(latent: Latent, scored: Tensor) -> Latent:
-    """Return the latent with all rare outcomes made impossible.
+    """Return a copy of `latent` in which all rare outcomes are impossible.
 
-    `scored` is a mask of the logits that is False where the rarer outcome is too rare for a score.
+    `scored` is a mask in the shape of the logits. It is False where the rarer outcome is too rare
+    for a score.
     """
 
     def of_part(part: Latent, own: Tensor) -> Tensor:
@@ -364,9 +365,9 @@ def _without_rare(latent: Latent, scored: Tensor) -> Latent:
 def _reference(
     objective: Objective, latent: Latent, scored: Tensor, n: int, measure: Measure
 ) -> tuple[Tensor, Tensor, str]:
-    """Return the reference gradient for the bias scores, its variance, and its name.
+    """Return the gradient that bias scores compare with, its variance, and how it was computed.
 
-    Both tensors have the shape of the logits.
+    The gradient and the variance have the shape of the logits.
     """
     enumerable = isinstance(latent, Enumerable) and latent.has(Enumerable)
     if enumerable and latent.count_states() <= ENUMERABLE:  # type: ignore[attr-defined]
@@ -407,9 +408,9 @@ class _Tally:
         return self.squares / (len(self.seconds) - 1)
 
     def variance_error(self) -> float:
-        """Return the standard error of the variance, which is averaged over all logits.
+        """Return the standard error of the mean of `variance()` over all logits.
 
-        It is NaN for only two estimates.
+        The result is NaN if there are only two estimates.
         """
         added = torch.stack(self.added[1:])  # the first term is always zero
         added = added.reshape(len(added), -1).sum(1) / self.mean.numel()
@@ -418,7 +419,7 @@ class _Tally:
     def tail(self) -> float:
         """Return the share of the variance that comes from the largest 1 % of the estimates.
 
-        The share is averaged over rows. It is NaN below 100 repeats.
+        The share is averaged over rows. The result is NaN for fewer than 100 estimates.
         """
         count = len(self.added)
         if count < MIN_TAIL:
@@ -436,9 +437,9 @@ def _measure(
     generator: Generator | None,
     estimators: Sequence[Estimator],
 ) -> list[_Tally]:
-    """Return the estimates and times of every estimator, over `repeats` calls.
+    """Call every estimator `repeats` times. Return a tally of estimates and times for each.
 
-    The estimators are called in turn. A first call of each is not counted.
+    The estimators take turns. Before that, each is called once without being counted.
     """
     tallies = [_Tally(latent) for _ in estimators]
     for number in range(repeats + 1):
@@ -453,9 +454,10 @@ def _measure(
 
 
 def _ratio(value: float, lowest: float, unbiased: bool) -> str:
-    """Return `value / lowest` as text, with a star if it is the lowest of all unbiased estimators.
+    """Return `value / lowest` as text.
 
-    `lowest` is the lowest value of an unbiased estimator.
+    `lowest` is the lowest value of an unbiased estimator. If `value` belongs to an unbiased
+    estimator and equals `lowest`, a star is added.
     """
     ratio = value / lowest if lowest else math.inf if value else 1.0
     return _number(ratio, 3) + ("*" if unbiased and value == lowest else " ")

@@ -65,7 +65,9 @@ Found = Finding | list[Finding] | tuple[bool, str]  # a tuple means (passed, fig
 
 
 def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Finding]:
-    """Return the findings of `test(*arguments)` as a list; an exception counts as a failed test.
+    """Return the findings of `test(*arguments)` as a list. An exception counts as a failed test.
+
+    `name` is the name of the finding, unless the test names its findings.
 
     >>> attempt("shapes", lambda: (True, str(1 / 0)))[0].figure
     'raised ZeroDivisionError: division by zero'
@@ -82,7 +84,7 @@ def attempt(name: str, test: Callable[..., Found], *arguments: Any) -> list[Find
 def call(make: Callable[[], Any], remedy: str) -> Any:
     """Call a user's function `make`. If it raises, raise a `ValueError` that names the function.
 
-    `remedy` is the end of the message.
+    `remedy` is the end of the message, and says what the user can do.
     """
     try:
         return make()
@@ -91,11 +93,11 @@ def call(make: Callable[[], Any], remedy: str) -> Any:
 
 
 def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
-    """Return the limit that the largest of several z-scores exceeds with a given probability.
+    """Return a limit for the largest absolute value of several standard normal z-scores.
 
     Args:
         comparisons: The number of z-scores.
-        failure_rate: The probability.
+        failure_rate: The probability that the largest absolute value exceeds the limit.
 
     >>> round(score_limit(1, 0.05), 2)
     1.96
@@ -104,10 +106,10 @@ def score_limit(comparisons: int, failure_rate: float = FAILURE_RATE) -> float:
 
 
 def judge_scores(scores: Iterable[Tensor], failure_rate: float) -> tuple[bool, str]:
-    """Return whether all absolute z-scores are within a limit, and a text with the largest one.
+    """Return whether all absolute z-scores are within a limit, and a text that explains the result.
 
-    Standard normal scores exceed the limit with the probability `failure_rate`. NaN fails, and an
-    empty list passes.
+    If all scores are standard normal, the largest exceeds the limit with the probability
+    `failure_rate`. NaN fails, and an empty list passes.
     """
     sizes = torch.cat([one.abs().flatten() for one in scores])
     comparisons = max(1, sizes.numel())

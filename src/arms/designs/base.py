@@ -1,4 +1,4 @@
-"""The interfaces of designs, which choose the points to evaluate, and of couplings."""
+"""The interfaces of designs and of couplings. A design chooses the points to evaluate."""
 
 import math
 from abc import ABC, abstractmethod
@@ -14,7 +14,7 @@ from arms.latents import Enumerable, Latent
 
 @dataclass(frozen=True)
 class Needs:
-    """The number of evaluations and derivatives that a design needs per call."""
+    """The number of evaluations and derivatives that a design needs for one estimate."""
 
     evaluations: int | None
     """Number of points; None if it depends on the latent, as for enumeration."""
@@ -86,7 +86,7 @@ class Design:
 
     @lazy_property
     def needs(self) -> Needs:
-        """The number of evaluations and derivatives per call."""
+        """The number of evaluations and derivatives that this design needs for one estimate."""
         return Needs(self.num_samples)
 
     def takes(self, latent: Latent) -> bool:
@@ -106,15 +106,19 @@ class Design:
         return Draw(latent, rows)
 
     def correct(self, latent: Latent, grad: Tensor) -> Tensor:
-        """Convert the leave-one-out estimate `grad` from these samples to an unbiased estimate."""
+        """Convert a leave-one-out estimate to an unbiased estimate.
+
+        `grad` is the leave-one-out estimate from samples of this design.
+        """
         return grad  # independent samples need no correction
 
     def outcomes(self, latent: Latent) -> tuple[Draw, Tensor] | None:
-        """Return all outcomes of `draw` as one draw, and their probabilities `[outcomes]`.
+        """Return one draw that contains all outcomes of `draw`, and their probabilities.
 
-        Return None if the outcomes cannot be listed. The latent has no batch axes. The points are
-        `[m, outcomes, 1, *event]`. The axis of length 1 is the last batch axis, so that estimators
-        do not treat the outcomes as rows of one batch.
+        Return None if the outcomes cannot be listed. The latent has no batch axes. The points of
+        the returned draw are `[m, outcomes, 1, *event]`, and the probabilities are `[outcomes]`.
+        The axis of length 1 is the last batch axis, so that estimators do not treat the outcomes as
+        rows of one batch.
         """
         if (found := self.row_outcomes(latent)) is None:
             return None
@@ -160,10 +164,10 @@ def product(*parts: Rows, axis: int = 0) -> Rows:
 
 
 class Coupling:
-    r"""The interface of a coupling: n exchangeable samples, correlated as negatively as possible.
+    r"""The interface of couplings.
 
-    A coupling draws samples, and corrects the leave-one-out estimate for their dependence. For
-    bits, the correction is a factor
+    A coupling draws n exchangeable samples with negative correlation. It also corrects the
+    leave-one-out estimate for the dependence of these samples. For bits, the correction is a factor
 
     $$ \frac{1}{1-\rho} = \frac{q(1-q)}{P_{10}}, \quad P_{10} = P(b_i = 1, b_j = 0), \quad
        q = \min(p, 1-p). $$
@@ -226,7 +230,7 @@ class BitCoupling(Coupling, ABC):
         return 1 - 1 / self.debias(logits, n)
 
     def undo_bits(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        """Convert the leave-one-out estimate `grad` from coupled bits to an unbiased estimate."""
+        """Convert `grad`, a leave-one-out estimate from n coupled bits, to an unbiased estimate."""
         debias = self.debias(at_least_float32(logits), n)
         wanted, got = list(logits.shape), list(debias.shape)
         if got != wanted:
@@ -245,10 +249,10 @@ class CategoryCoupling(Coupling, ABC):
 
     @abstractmethod
     def undo_categories(self, logits: Tensor, n: int, grad: Tensor) -> Tensor:
-        """Convert the leave-one-out estimate `grad` `[*batch, d, K]` to an unbiased estimate."""
+        """Convert `grad`, a leave-one-out estimate `[*batch, d, K]`, to an unbiased estimate."""
 
     def category_probabilities(self, probs: list[float], n: int) -> list[float] | None:
-        """Return the probability of every outcome of n samples of one choice, K^n numbers.
+        """Return the probabilities of all K^n outcomes of n samples of a single choice.
 
         `probs` are the probabilities of the K categories. The outcomes are in lexicographic order:
         the last sample changes fastest. Return None if the probabilities are unknown.
@@ -259,8 +263,8 @@ class CategoryCoupling(Coupling, ABC):
 def flip(samples: Tensor, logits: Tensor) -> Tensor:
     """Flip the samples of bits with p > 1/2, and convert all samples to the dtype of the logits.
 
-    Bits with the probability min(p, 1-p) thereby become bits with the probability p = sigmoid of
-    the logit. The given samples may be overwritten.
+    A bit that is 1 with probability min(p, 1-p) becomes a bit that is 1 with probability p. Here p
+    is the sigmoid of the logit. The tensor `samples` may be overwritten.
     """
     flipped = logits.detach() > 0
     if torch.compiler.is_compiling() or in_function_transform():
@@ -269,8 +273,8 @@ def flip(samples: Tensor, logits: Tensor) -> Tensor:
 
 
 def flip_counts(counts: Tensor, logits: Tensor) -> Tensor:
-    """Convert distributions of the number of ones for the probability min(p, 1-p) to those for p.
+    """Return the distributions of the number of ones `[n + 1, *logits.shape]` after `flip`.
 
-    p is the sigmoid of the logit. The distributions are `[n + 1, *logits.shape]`.
+    `counts` are the distributions before `flip`, in the same shape.
     """
     return torch.where(logits.detach() > 0, counts.flip(0), counts)

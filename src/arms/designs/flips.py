@@ -25,9 +25,10 @@ BELOW_ONE = 1 - 2.0**-50  # keeps uniform numbers below the end of the last inte
 class WithFlips(Design):
     r"""n samples, then m flips: copies of samples in which one variable has another value.
 
-    Flip j copies sample j % n. It changes a single variable, which is variable k with a probability
-    q_k that does not depend on the samples. If the sample has value b there, the new value is a
-    with probability p_a / (1 - p_b). `memory` contains the weight of every flip, `[m, *batch]`:
+    Flip j copies sample j % n, and changes a single variable of the copy. This is variable k with
+    probability q_k, which does not depend on the samples. If the variable has the value b in the
+    sample, the new value is a with probability p_a / (1 - p_b). `memory` contains the weight of
+    every flip, `[m, *batch]`:
 
     $$ \frac{w_{ab}}{q_k}, \qquad w_{ab} = \frac{(1 - p_a)(1 - p_b)}{2 - p_a - p_b} $$
 
@@ -71,7 +72,10 @@ class WithFlips(Design):
         return super().takes(latent) and self.base.takes(latent)
 
     def distribution(self, latent: Neighbors) -> Tensor:
-        """Return q of the class docstring `[*batch, variables]`, up to one factor per row."""
+        """Return numbers proportional to the probabilities q_k of the class docstring.
+
+        The result is `[*batch, variables]`. The factor of proportionality may differ between rows.
+        """
         uncertain = latent.uncertainty()
         if not latent.batch_shape or latent.batch_shape[-1] == 1:
             return uncertain
@@ -82,7 +86,7 @@ class WithFlips(Design):
         return torch.addcmul(floor, evidence, weight).mul_(uncertain)
 
     def copied(self, of_samples: Tensor) -> Tensor:
-        """Return entry j % n of `of_samples` `[n, ...]` for every flip j, `[m, ...]`."""
+        """Return a tensor `[m, ...]`. Its entry j, for flip j, is entry j % n of `of_samples`."""
         return repeat_per_pair(of_samples[: self.flips], self.flips)
 
     def draw(self, latent: Latent, generator: Generator | None) -> Draw:
@@ -112,7 +116,7 @@ class WithFlips(Design):
     def outcomes_of_row(
         self, latent: Neighbors, distribution: Tensor
     ) -> tuple[Draw, Tensor] | None:
-        """Do the same as `outcomes`, with q from `distribution` `[variables]`, up to a factor."""
+        """Do the same as `outcomes`, with q_k proportional to `distribution` `[variables]`."""
         if (found := self.base.row_outcomes(latent)) is None:
             return None
         m, (variables, of_variables) = self.flips, _all_systematic(distribution, self.flips)
@@ -144,7 +148,7 @@ class WithFlips(Design):
 
 
 class _Flips(NamedTuple):
-    """The variable that each flip changes, and its values; all tensors are `[m, *batch]`."""
+    """The variable that each flip changes, and this variable's values. All are `[m, *batch]`."""
 
     variable: Tensor
     chance: Tensor  # the probability q of choosing this variable
@@ -153,7 +157,10 @@ class _Flips(NamedTuple):
 
 
 def _pair_weight(latent: Neighbors, variable: Tensor, one: Tensor, other: Tensor) -> Tensor:
-    """Return w_ab of `WithFlips` for the values a = `one` and b = `other`, `[m, *batch]`."""
+    """Return the weights w_ab that the docstring of `WithFlips` defines, `[m, *batch]`.
+
+    The values a and b of the variable are `one` and `other`.
+    """
     if latent.count_values() == 2:
         uncertain = latent.uncertainty().expand(len(variable), *variable.shape[1:], -1)
         return uncertain.gather(-1, variable.unsqueeze(-1)).squeeze(-1) / 2
@@ -163,7 +170,7 @@ def _pair_weight(latent: Neighbors, variable: Tensor, one: Tensor, other: Tensor
 
 
 def _ends(weights: Tensor) -> Tensor:
-    """Place intervals of lengths `weights` side by side, starting at 0, and return their ends.
+    """Return the ends of intervals whose lengths are `weights`. The first interval starts at 0.
 
     Each interval starts at the end of the previous interval, so rounding leaves no gaps.
     """
@@ -171,9 +178,10 @@ def _ends(weights: Tensor) -> Tensor:
 
 
 def _systematic(ends: Tensor, noise: Tensor, m: int) -> Tensor:
-    """Return m variables `[*batch, m]`, a systematic sample for uniform numbers `[*batch, 1]`.
+    """Choose m variables `[*batch, m]` by systematic sampling.
 
-    The probabilities are proportional to the lengths of the intervals with these ends.
+    `noise` `[*batch, 1]` are uniform numbers. `ends` `[*batch, variables]` are the ends of adjacent
+    intervals. The probability of a variable is proportional to the length of its interval.
     """
     steps = torch.arange(m, dtype=noise.dtype, device=noise.device)
     return _choose(ends, noise + steps, m)
@@ -194,8 +202,8 @@ def _all_systematic(distribution: Tensor, m: int) -> tuple[Tensor, Tensor]:
 def _choose(ends: Tensor, noise: Tensor, top: int = 1) -> Tensor:
     """Return, for each number in `noise`, the index of the interval that contains the number.
 
-    `noise` is uniform on [0, top). The ends of the intervals are scaled so that the last end is
-    `top`.
+    The numbers are uniform on [0, top). `ends` are the ends of the intervals, up to a factor: they
+    are scaled so that the last end is `top`.
     """
     at = (noise * (ends[..., -1:] * (BELOW_ONE / top))).contiguous()
     return torch.searchsorted(ends, at, right=True).clamp_(max=ends.shape[-1] - 1)

@@ -18,10 +18,10 @@ from arms.latents import Enumerable, ExchangeablePairs, Latent
 class Midpoints(Design):
     """n/2 pairs of samples, and midpoints that several pairs may share.
 
-    The first m pairs are drawn from the latent. Every further pair is drawn from all pairs that
-    have the same sum, and therefore the same midpoint, as one of the first m pairs. The points are
-    the first samples of all pairs, then the second samples of all pairs, then the m midpoints. Pair
-    a has the midpoint a % m.
+    There are m midpoints. The first m pairs are drawn from the latent. Every further pair is drawn
+    from all pairs that have the same sum, and therefore the same midpoint, as one of the first m
+    pairs. The points are the first samples of all pairs, then the second samples of all pairs, then
+    the m midpoints. Pair number a has the midpoint number a % m.
 
     Args:
         num_samples: n, even: the number of samples, without the midpoints.
@@ -29,7 +29,8 @@ class Midpoints(Design):
             share one midpoint.
         coupling: The coupling of the 2m samples in the first m pairs; None makes them independent.
         evaluate_midpoints: Whether to evaluate and differentiate the objective at the midpoints. If
-            this is False, or if pairs share midpoints, it is differentiated at the samples.
+            this is False, or if pairs share midpoints, the objective is differentiated at the
+            samples.
     """
 
     pairs: int = 2
@@ -108,7 +109,7 @@ class Midpoints(Design):
 
 
 def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
-    """Repeat the m rows in turn until there are `count` rows; row a of the result is row a % m."""
+    """Return `count` rows. Row a of the result is row a % m of `of_midpoints` `[m, ...]`."""
     rounds, rest = divmod(count, len(of_midpoints))
     if rounds == 1 and not rest:
         return of_midpoints
@@ -120,12 +121,13 @@ def repeat_per_pair(of_midpoints: Tensor, count: int) -> Tensor:
 def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
     """Return, for each pair, the mean of `of_pairs` over the other pairs with the same midpoint.
 
-    `midpoints` is the number of midpoints m, and pair a has the midpoint a % m.
+    `of_pairs` and the result are `[pairs, ...]`. `midpoints` is the number of midpoints m. Pair
+    number a has the midpoint number a % m.
     """
     if len(of_pairs) == 2 * midpoints:
         return of_pairs.roll(midpoints, 0)
-    # The diagonal of the matrix is zero, which leaves out the pair itself. To subtract the pair
-    # from the sum of all pairs would cause rounding errors.
+    # The diagonal of the matrix is zero, which leaves out the pair itself. Subtracting the pair
+    # from the sum of all pairs would cause rounding errors instead.
     midpoint = torch.arange(len(of_pairs), device=of_pairs.device) % midpoints
     weights = (midpoint.unsqueeze(-1) == midpoint).to(of_pairs.dtype).fill_diagonal_(0.0)
     weights = weights / weights.sum(-1, keepdim=True)
@@ -135,7 +137,8 @@ def mean_of_siblings(of_pairs: Tensor, midpoints: int) -> Tensor:
 def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
     """Return, for each midpoint, the mean of `of_pairs` over the pairs with this midpoint.
 
-    `midpoints` is the number of midpoints m, and pair a has the midpoint a % m.
+    `of_pairs` is `[pairs, ...]`, and the result is `[m, ...]`. `midpoints` is the number of
+    midpoints m. Pair number a has the midpoint number a % m.
     """
     if len(of_pairs) == midpoints:
         return of_pairs
@@ -149,9 +152,9 @@ def mean_per_midpoint(of_pairs: Tensor, midpoints: int) -> Tensor:
 
 @dataclass(frozen=True)
 class SharedPairs(Design):
-    """n independent samples. The last ones form pairs, each with a midpoint.
+    """n independent samples. The last samples form pairs, and each pair has a midpoint.
 
-    This design serves estimators of the importance-weighted bound. The bound is computed from the
+    Estimators of the importance-weighted bound use this design. The bound is computed from the
     samples that are not in pairs. If `pairs` is 0, all samples are in pairs, and the bound is
     computed from the first sample of each pair.
 

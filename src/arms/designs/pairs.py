@@ -1,4 +1,4 @@
-"""Designs of antithetic pairs, as in DisARM, and of relaxed points, as in RELAX."""
+"""Designs with antithetic pairs of samples (DisARM), and designs with relaxed points (RELAX)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,7 +66,8 @@ class Pairs(Design):
     """n/2 independent pairs of samples; samples i and i + n/2 form a pair.
 
     The two samples of each bit have a given correlation. For a choice among K categories, each node
-    of a binary tree has a bit: it decides between the categories on the node's left and right.
+    of a binary tree has a bit. This bit decides between the categories on the node's left and
+    those on its right.
 
     Args:
         num_samples: n, even.
@@ -113,7 +114,7 @@ class Pairs(Design):
         return found
 
     def _tree_pairs(self, variable: Latent) -> Rows:
-        """Return all outcomes of one pair of samples of a choice, with their probabilities."""
+        """Return all outcomes of a single pair of samples. `variable` is a choice."""
         bits_of = TreeBits.of(variable.logits, self.tree)
         if not bits_of.logits.numel():  # a single category is certain
             certain = torch.ones(1, dtype=torch.float64)
@@ -206,10 +207,10 @@ class RelaxedPairs(Design):
 
 
 def latent_points(phi: Tensor, samples: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return z and z~ of `RelaxedPairs`, stacked as `[2m, ...]`, and d z~/d phi `[m, ...]`.
+    """Return z and z~, stacked as `[2m, ...]`, and the derivative d z~/d phi `[m, ...]`.
 
-    `phi` are the logits. `noise` `[2, m, ...]` is logistic noise, for z and for z~; where it is
-    -inf, z is 0.
+    The docstring of `RelaxedPairs` defines z and z~. `phi` are the logits. `noise` `[2, m, ...]` is
+    the logistic noise of z and of z~. Where the noise is -inf, z is 0.
     """
     phi = at_least_float32(phi).clamp(-LARGEST_PERTURBED, LARGEST_PERTURBED)
     sign = 2 * samples.to(phi.dtype) - 1

@@ -117,7 +117,11 @@ class Coupled(Design):
 
 @dataclass(frozen=True)
 class AntitheticNoise(Design):
-    """n/2 pairs of samples 1[u < p] and 1[1 - u < p] of each bit; u is one uniform number."""
+    """n/2 pairs of antithetic samples of bits.
+
+    A bit is 1[u < p] in the first sample of a pair, and 1[1 - u < p] in the second sample. The
+    uniform number u is drawn once for each pair and bit.
+    """
 
     requires: ClassVar[tuple[type, ...]] = (Binary,)
     in_pairs: ClassVar[bool] = True
@@ -194,7 +198,7 @@ class Perturbed(Design):
 
 
 def relaxed(latent: Latent, perturbed: Tensor, temperature: float) -> HasMean:
-    """Return a latent with the logits `perturbed / temperature`; its mean is the relaxed point."""
+    """Return a latent with the logits `perturbed / temperature`. Its means are relaxed points."""
     found = latent.with_logits(perturbed / temperature)
     assert isinstance(found, HasMean)
     return found

@@ -1,9 +1,10 @@
 r"""Distinct joint states, drawn without replacement.
 
-Let S be the set of the n states drawn. The weight of state s is p_s R_s, the probability that s was
-drawn first, given S; see `UnorderedSet`. Suppose that each state s arrives after an exponential
-time with rate p_s. Then S consists of the first n arrivals. The probability of S is an integral
-over x, the time of the first arrival outside of S, divided by the mean of this time:
+Let S be the set of the n drawn states. The weight of state s is p_s R_s, the probability that s was
+drawn first, given S. `UnorderedSet` defines R_s and R_st. Suppose that each state s arrives after
+an exponential time with rate p_s. Then S consists of the first n arrivals. The probability of S is
+an integral over x, where x is the time of the first arrival outside of S, divided by this time's
+mean:
 
 $$ P(S) = \int_0^\infty \prod_{s \in S} (1 - e^{-a_s x})\, e^{-x}\, dx, \qquad
    a_s = p_s / (1 - \textstyle\sum_S p). $$
@@ -82,9 +83,9 @@ class WithoutReplacement(Design):
 
 
 def set_weights(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the weights p_s R_s and the weights p_t R_st of a set of n states s, t.
+    """Return the weights p_s R_s and p_t R_st for all states s and t in a set of n states.
 
-    `log_probs` are log p_s `[n, *batch]`. The first result is `[n, *batch]`. The second is
+    `log_probs` `[n, *batch]` are log p_s. The first result is `[n, *batch]`. The second result is
     `[n, n, *batch]`, with s on the first axis. `UnorderedSet` defines R_s and R_st.
     """
     possible = log_probs > -torch.inf  # a set may contain impossible states if others run out

@@ -35,7 +35,7 @@ def _with_more(needs: Needs, points: int) -> Needs:
 
 @dataclass(frozen=True, init=False)
 class WithMean(Composite):
-    """The points of an inner design, followed by the latent's mean, where f is differentiated.
+    """The points of an inner design, and then the latent's mean. f is differentiated at the mean.
 
     `memory` contains the draw of the inner design.
     """
@@ -101,7 +101,7 @@ class AfterSamples(Composite):
 
 @dataclass(frozen=True, init=False)
 class SideBySide(Composite):
-    """Several designs, each of which draws a part of the rows along the first batch axis.
+    """Several designs. Each design draws the points for one slice of the first batch axis.
 
     `memory` contains the draws of these designs.
     """

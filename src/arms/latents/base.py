@@ -1,4 +1,4 @@
-"""The interface of a latent, and capabilities: mixins that an estimator may require."""
+"""The interface of latents, and their capabilities: base classes that an estimator may require."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -62,7 +62,7 @@ class Latent(ABC):
         return replace(self, logits=logits)
 
     def undefined(self) -> Tensor:
-        """Return a mask `[*batch, *event]` that is True for logits that define no distribution.
+        """Return a mask `[*batch, *event]` that is True where the logits define no distribution.
 
         Finite logits always define a distribution.
         """
@@ -77,13 +77,14 @@ class Latent(ABC):
         return not capabilities or all(map(self.has, capabilities))
 
     def elements(self) -> Sequence["Latent"]:
-        """Return the parts of a joint latent, or this latent itself if it is not a joint latent."""
+        """Return a list: the parts of a joint latent, or only this latent if it is not joint."""
         return [self]
 
     def map_parts(self, function: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
         """Call `function(part, *slices)` for each part of a joint latent, and join the results.
 
-        `slices` are the part's slices of the tensors. Any other latent is a single part.
+        `slices` are the slices of `tensors` that belong to the part. Any other latent counts as a
+        single part.
         """
         return function(self, *tensors)
 
@@ -97,7 +98,7 @@ class Latent(ABC):
         return function(self, *tensors)
 
     def variables(self) -> Sequence["Latent"]:
-        """Return each independent variable as a latent, in order.
+        """Return a list with one latent for each independent variable of this latent, in order.
 
         This latent must not have batch axes.
         """
@@ -118,7 +119,7 @@ class Latent(ABC):
         return self.with_logits(self.logits.detach())
 
     def expand(self, *batch: int) -> Self:
-        """Return this latent with axes of the given lengths before the batch axes."""
+        """Return this latent with new batch axes of these lengths in front of the existing ones."""
         return self.with_logits(self.logits.expand(*batch, *self.logits.shape))
 
     def split_rows(self, widths: Sequence[int]) -> list[Self]:
@@ -126,9 +127,9 @@ class Latent(ABC):
         return [self.with_logits(part) for part in self.logits.split(list(widths))]
 
     def with_event_axes(self, values: Tensor) -> Tensor:
-        """Append one axis of length 1 per event axis to values `[..., *batch]`.
+        """Append an axis of length 1 to values `[..., *batch]` for each event axis.
 
-        The result can be multiplied with samples.
+        The result can be multiplied with samples `[..., *batch, *event]`.
         """
         return values[(..., *[None] * self.event_dims)]
 
@@ -153,7 +154,7 @@ class HasMean(Latent):
 
 
 class Enumerable(Latent):
-    """Capability: all joint states of a sample can be listed."""
+    """Capability: all joint states of the latent can be listed."""
 
     @abstractmethod
     def states(self) -> Tensor:
@@ -175,9 +176,9 @@ class Enumerable(Latent):
         return states.expand(-1, *self.logits.shape)
 
     def variable_log_probs(self) -> list[Tensor]:
-        """Return the log-probabilities of the K states of each variable, in float64.
+        """Return one tensor `[*batch, K]` for each variable, in float64.
 
-        The list contains one tensor `[*batch, K]` for each variable.
+        The tensor contains the log-probabilities of the variable's K states.
         """
         wide = self.with_logits(self.logits.detach().double())
         return [wide.log_prob(self.states_per_row().double()).movedim(0, -1)]
@@ -205,26 +206,28 @@ class ExchangeablePairs(Latent):
         return torch.lerp(first, second, swap)  # exact at 0 and 1, and fast
 
     def step_product(self, step: Tensor, vector: Tensor) -> Tensor:
-        """Return the inner product of each pair's difference `step` with `vector`.
+        """Return the inner product of `step` and `vector` for each pair, `[pairs, *batch]`.
 
-        The result is `[pairs, *batch]`.
+        `step` is the difference of the two samples of each pair.
         """
         return self.sum_event(step * vector)
 
     @abstractmethod
     def pair_covariance_matvec(self, step: Tensor, vector: Tensor) -> Tensor:
-        """Multiply `vector` by E[s s'], where s is the difference of a random pair of given sum.
+        """Multiply `vector` by the matrix E[s s'], where s' is the transpose of s.
 
-        `step` is the difference of any pair with this sum. The signs of its entries do not matter.
+        The expectation is over random pairs of samples with a given sum, and s is the difference of
+        the two samples. `step` is the difference of any pair with this sum. The signs of the
+        entries of `step` do not matter.
         """
 
 
 class Neighbors(HasMean):
     """Capability: variables are independent, and each can be changed separately.
 
-    In all methods, `samples` are `[m, *batch, *event]`, and `variable` and `value` are indices
-    `[m, *batch]`: one variable for each sample, and one of this variable's values. Variables are
-    numbered in the order of the event axes.
+    In all methods, `samples` are `[m, *batch, *event]`. For each sample, `variable` is the index of
+    one variable, and `value` is the index of one of this variable's values; both are `[m, *batch]`.
+    Variables are numbered in the order of the event axes.
     """
 
     def count_variables(self) -> int:
@@ -237,9 +240,9 @@ class Neighbors(HasMean):
 
     @abstractmethod
     def uncertainty(self) -> Tensor:
-        """Return the probability that two independent samples differ in each variable.
+        """Return, for each variable, the probability that two independent samples differ in it.
 
-        The result is `[*batch, variables]`, and must not be modified.
+        The result is `[*batch, variables]`. Callers must not modify it.
         """
 
     @abstractmethod
@@ -259,7 +262,7 @@ class Neighbors(HasMean):
 
     @abstractmethod
     def values_at(self, samples: Tensor, variable: Tensor) -> Tensor:
-        """Return each sample's value of the given variable, `[m, *batch]`."""
+        """Return the value that the given variable has in each sample, `[m, *batch]`."""
 
     @abstractmethod
     def change_(self, samples: Tensor, variable: Tensor, value: Tensor) -> None:
@@ -267,19 +270,20 @@ class Neighbors(HasMean):
 
     @abstractmethod
     def rises(self, samples: Tensor, derivatives: Tensor) -> Tensor:
-        """Return how much a linear f would increase for every change of a single variable.
+        """Return how much a linear f would increase if a single variable changed its value.
 
-        `derivatives` is df/db at the samples. The result has the shape of the samples. The entry of
-        a bit is the increase if the bit is flipped. The entry of a category is the increase if the
-        variable changes to this category.
+        `derivatives` is df/db at the samples. The result has the shape of the samples: one entry
+        for every possible change. The entry of a bit is the increase if the bit is flipped. The
+        entry of a category is the increase if the variable changes to this category.
         """
 
     @abstractmethod
     def trapezoid(self, samples: Tensor, rises: Tensor) -> Tensor:
-        """Return gradient estimates with respect to the logits, given the result of `rises`.
+        """Return estimates of the gradient by the trapezoid rule, in the shape of the samples.
 
-        For a variable with the value b, the estimate is 1/2 sum_a p_a rise_a (e_a - e_b). The sum
-        runs over the other values a, and e_a are the variable's entries in a sample with value a.
+        `rises` is the result of the method `rises`. For a variable with the value b, the estimate
+        is 1/2 sum_a p_a rise_a (e_a - e_b). The sum runs over the other values a. The vector e_a
+        contains the variable's entries in a sample with value a.
         """
 
 
@@ -295,7 +299,7 @@ class Binary(Couplable, HasMean):
 
     @abstractmethod
     def rest(self) -> Tensor:
-        """Return 1 - p, where p is the mean, without the rounding error of a subtraction."""
+        """Return 1 - p, where p is the mean. No subtraction is used, so no digits are lost."""
 
 
 class Choices(Couplable):
@@ -307,8 +311,11 @@ class Relaxable(Latent):
 
     @abstractmethod
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
-        """Return the logits plus noise, `[n, *batch, *event]`, detached, at least in float32."""
+        """Return n perturbed logits, which are logits plus noise, `[n, *batch, *event]`.
+
+        They are detached, and at least in float32.
+        """
 
     @abstractmethod
     def harden(self, perturbed: Tensor) -> Tensor:
-        """Convert perturbed logits into samples, in the dtype of the logits."""
+        """Convert the result of `perturb` to samples in the dtype of the logits."""

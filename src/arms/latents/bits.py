@@ -21,8 +21,8 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
 
     Args:
         logits: `[*batch, d]`. Infinite logits are allowed.
-        context: `[*batch, c]`, the input that the logits were computed from. It is needed only by
-            estimators whose network takes a context (`RELAX`).
+        context: `[*batch, c]`, the input that the logits were computed from. Only estimators whose
+            network takes a context need this argument (`RELAX`).
 
     >>> Bits(torch.zeros(5, 3)).sample(4).shape
     torch.Size([4, 5, 3])
@@ -45,7 +45,7 @@ class Bits(Neighbors, Enumerable, ExchangeablePairs, Binary, Relaxable):
         return indicator_below(uniform(n, probs, generator), probs).to(self.logits.dtype)
 
     def log_prob(self, samples: Tensor) -> Tensor:
-        """Return log p(sample). It is linear in the samples, and also defined at midpoints."""
+        """Return log p(sample). This function is linear in the samples, also between 0 and 1."""
         logits = at_least_float32(self.logits)
         of_one, of_zero = logsigmoid(logits), logsigmoid(-logits)
         # The value that was not drawn may have log-probability -inf, and 0 * -inf would be NaN.

@@ -1,4 +1,4 @@
-"""Independent choices among K categories, one-hot or by index."""
+"""Independent choices among K categories. Samples are one-hot vectors or category indices."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return self.harden(self.perturb(n, generator))
 
     def perturb(self, n: int, generator: Generator | None) -> Tensor:
-        """Return log p plus Gumbel noise; the largest entry is a sample."""
+        """Return log p plus Gumbel noise. The category with the largest entry is a sample."""
         log_probs = torch.log_softmax(at_least_float32(self.logits.detach()), -1)
         # The index of the smallest of K exponential variables with rates p is a sample.
         clocks = -torch.log1p(-uniform(n, log_probs, generator))
@@ -49,7 +49,10 @@ class OneHot(Neighbors, Enumerable, ExchangeablePairs, Choices, Relaxable):
         return (samples * inside).sum((-1, -2))
 
     def score(self, samples: Tensor) -> Tensor:
-        """Return b - p, with 1 - p computed as a sum that keeps its digits if p is close to 1."""
+        """Return b - p. Where b = 1, this is the sum of the other categories' probabilities.
+
+        The sum keeps its digits if p is close to 1.
+        """
         samples, probs = self._as_one_hot(samples), self.mean()
         return torch.where(samples > 0, rest_of(probs), -probs)
 
@@ -153,9 +156,10 @@ def one_hot(indices: Tensor, logits: Tensor) -> Tensor:
 
 
 def rest_of(probs: Tensor) -> Tensor:
-    """Return 1 - p. For the likeliest category, it is the sum of the other probabilities.
+    """Return 1 - p for the probabilities p of all categories, `[..., K]`.
 
-    This sum is more accurate than the difference.
+    For the likeliest category, the sum of the other probabilities is returned instead, because it
+    has smaller rounding errors than the difference.
     """
     likeliest = probs.argmax(-1, keepdim=True)
     others = probs.scatter(-1, likeliest, 0.0).sum(-1, keepdim=True)
@@ -171,8 +175,8 @@ def _rows_of(samples: Tensor, variable: Tensor) -> Tensor:
 
 
 def softmax_derivative(probs: Tensor, vector: Tensor) -> Tensor:
-    """Multiply a vector `[..., K]` by diag p - p p', the derivative of a softmax.
+    """Multiply `vector` `[..., K]` by the matrix diag p - p p', where p is `probs`.
 
-    This matrix is also the covariance of a one-hot sample.
+    This matrix is the derivative of a softmax, and also the covariance of a one-hot sample.
     """
     return probs * (vector - (probs * vector).sum(-1, keepdim=True))

@@ -69,13 +69,19 @@ def _has_probs(distribution: Bernoulli | Categorical) -> bool:
 
 
 def _exact_logit(probs: Tensor) -> Tensor:
-    """Return log p/(1 - p), which is infinite at p = 0 and 1. Bernoulli.logits is finite there."""
+    """Return log(p / (1 - p)), which is infinite at p = 0 and p = 1.
+
+    `Bernoulli.logits` is finite there.
+    """
     inside = (probs > 0) & (probs < 1)
     # The inner `where` makes the gradient at p = 0 and p = 1 zero instead of NaN.
     return torch.where(inside, torch.where(inside, probs, 0.5).logit(), probs.detach().logit())
 
 
 def _exact_log(probs: Tensor) -> Tensor:
-    """Return log p, which is -inf with gradient 0 at p = 0. Categorical.logits is finite there."""
+    """Return log p. At p = 0, the result is -inf and its gradient is 0.
+
+    `Categorical.logits` is finite there.
+    """
     possible = probs > 0
     return torch.where(possible, torch.where(possible, probs, 1.0).log(), -torch.inf)

@@ -14,7 +14,7 @@ from arms.latents.convert import Logits, as_latent
 
 
 def _per_part(name: str) -> Callable[..., Tensor]:
-    """Return a method of `Joint` that calls the method `name` of every part.
+    """Return a method for `Joint`. It calls the method with the name `name` on every part.
 
     Tensor arguments are split among the parts, and the results of the parts are joined.
     """
@@ -37,7 +37,8 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     A joint latent has the capabilities that all of its parts have.
 
     Args:
-        parts: Latents by name; logits and torch distributions are accepted too.
+        parts: Keyword arguments, one latent per name. Logits and torch distributions are also
+            accepted.
 
     >>> from torch.distributions import OneHotCategorical
     >>> joint = Joint(mask=torch.zeros(5, 3), action=OneHotCategorical(logits=torch.zeros(5, 1, 4)))
@@ -194,11 +195,11 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
     def _by_variable(
         self, variable: Tensor, tensor: Tensor
     ) -> Iterator[tuple[Neighbors, Tensor, Tensor, Tensor]]:
-        """Yield `(part, slice, index, inside)` for each part that has variables.
+        """Yield a tuple `(part, slice, index, inside)` for each part that has variables.
 
-        `slice` is the part's slice of `tensor`, and `index` is `variable`, counted from the first
-        variable of the part. The mask `inside` is True where the variable belongs to the part.
-        Elsewhere, `index` is any valid index.
+        `slice` is the part's slice of `tensor`. The mask `inside` is True where `variable` belongs
+        to the part. There, `index` is the variable's index within the part. Elsewhere, `index` is
+        any valid index.
         """
         first = 0
         for part, own in zip(self._parts_with_neighbors(), self._split(tensor), strict=True):
@@ -214,7 +215,7 @@ class Joint(Neighbors, Enumerable, ExchangeablePairs, Relaxable):
         return [part for part in self.parts.values() if isinstance(part, Enumerable)]
 
     def _items(self, tensor: Tensor) -> list[tuple[str, Latent, Tensor]]:
-        """Return `(name, part, slice)` for each part, with the part's slice of a joined tensor."""
+        """Return a list of `(name, part, slice)`, where `slice` is the part's slice of `tensor`."""
         return list(zip(self.parts, self.parts.values(), self._split(tensor), strict=True))
 
     def _split(self, tensor: Tensor) -> list[Tensor]:

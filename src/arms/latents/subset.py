@@ -8,8 +8,8 @@ Z is the coefficient of z^k in the product of all factors 1 + exp(phi_i) z. A bi
 this product: each node multiplies the polynomials of its left and its right half. From the root
 downwards, the k items are then split between the halves of each node. To draw a sample, each split
 is drawn at random. The mean and the covariance use the probabilities of all splits. All terms are
-positive, so no digits are lost. The cost is O(d k) in log2(d) steps. Gumbel top-k samples from a
-different distribution.
+positive, so no digits are lost. The cost is O(d k) in log2(d) steps. Gumbel top-k has a different
+distribution.
 Reference: Chen, Dempster & Liu, "Weighted finite population sampling to maximize entropy",
 Biometrika 1994.
 """
@@ -60,7 +60,8 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
     def sample(self, n: int, generator: Generator | None = None) -> Tensor:
         """Draw n subsets `[n, *batch, d]`.
 
-        On a binary tree over the items, k is split at random between the halves of each node.
+        At each node of a binary tree over the items, the number of chosen items is split at random
+        between the left and the right half.
         """
         levels, shares = self._tree
         root = levels[-1][0, ..., 0]
@@ -82,8 +83,8 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         energy = torch.where(wrong, -torch.inf, samples * inside).sum(-1)
         log_normalizer = self._tree[0][-1][0, ..., self.k].to(logits.dtype)
         if inside.requires_grad or has_tangent(inside):
-            # The value of this Taylor series is zero. Its first two derivatives are the mean and
-            # the covariance.
+            # The value of this Taylor series is zero. Its first derivative is the mean, and its
+            # second derivative is the covariance.
             step = inside - inside.detach()
             series = step * (self.mean() + self.covariance_matvec(step) / 2)
             log_normalizer = log_normalizer + series.sum(-1)
@@ -133,9 +134,10 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
         return math.comb(self.logits.shape[-1], self.k)
 
     def exchange(self, first: Tensor, second: Tensor, generator: Generator | None) -> Tensor:
-        """Draw a new pair with the same sum for each given pair, and return its first sample.
+        """Draw a new pair with the same sum for each given pair `(first[i], second[i])`.
 
-        This sample gets a random half of the items in which the two given samples differ.
+        Return the first sample of each new pair, `[pairs, *batch, d]`. It contains all items that
+        both given samples contain, and a random half of the items in which they differ.
         """
         differ = first != second
         key = uniform(len(first), at_least_float32(first[0]), generator)
@@ -152,11 +154,13 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     @lazy_property
     def _tree(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Multiply the factors 1 + exp(phi) z over a binary tree, from the items to the root.
+        """Multiply the polynomials 1 + exp(logit) z of all items over a binary tree.
 
-        The first list contains, for each level, the logarithms of the coefficients up to degree k,
-        `[nodes, *batch, degree]`. The second list contains, for each level above the leaves, the
-        probability that j of a node's c chosen items are in its left half, `[nodes, *batch, c, j]`.
+        Both results are lists with one tensor per level, from the leaves (the items) to the root.
+        The first list contains the logarithms of the coefficients of each node's polynomial up to
+        degree k, `[nodes, *batch, degree]`. The second list starts above the leaves. It contains
+        the probability that, if c items of a node are chosen, j of them are in the node's left
+        half, `[nodes, *batch, c, j]`.
         """
         phi = self.logits.detach().double()
         padding = (1 << (phi.shape[-1] - 1).bit_length()) - phi.shape[-1]
@@ -175,9 +179,9 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
     @lazy_property
     def _counts(self) -> list[Tensor]:
-        """Return, for each level, the probability that c of the k chosen items lie in a node.
+        """Return the probability that c of the k chosen items lie in a node, for all nodes and c.
 
-        The probabilities of a level are `[nodes, *batch, c]`.
+        The list contains one tensor `[nodes, *batch, c]` for each level of the tree.
         """
         levels, shares = self._tree
         root = torch.zeros_like(levels[-1])
@@ -200,10 +204,10 @@ class Subset(HasMean, Enumerable, ExchangeablePairs):
 
 
 def _of_the_rest(values: Tensor, count: int, outside: float = 0.0) -> Tensor:
-    """Return the table values[..., c - j] `[..., c, j]`, for c below `count` and all j.
+    """Return a table `[..., c, j]` with the entries values[..., c - j], for c below `count`.
 
-    The number c - j is the number of items in the other half of a node, if the node has c items and
-    one half has j. The entry is `outside` where values[..., c - j] does not exist.
+    Let a node have c chosen items, of which j lie in one half. Then c - j lie in the other half.
+    The entry is `outside` where values[..., c - j] does not exist.
     """
     at = _rest(count, values.shape[-1], values.device)
     return pad(values, (1, 0), value=outside)[..., at]
@@ -212,16 +216,18 @@ def _of_the_rest(values: Tensor, count: int, outside: float = 0.0) -> Tensor:
 def _by_right(joint: Tensor) -> Tensor:
     """Convert a table `[..., c, items in the left half]` to `[..., c, items in the right half]`.
 
-    c is the number of items in the node. Both halves must have the same size.
+    All these numbers count chosen items, and c counts those in both halves of a node. Both halves
+    must have the same size.
     """
     at = _rest(joint.shape[-2], joint.shape[-1], joint.device)
     return pad(joint, (1, 0)).take_along_dim(at.expand(joint.shape), -1)
 
 
 def _rest(count: int, width: int, device: torch.device) -> Tensor:
-    """Return a table of positions 1 + c - j, `[count, width]`, for arrays padded by one in front.
+    """Return a table `[count, width]` with the entry 1 + c - j in row c and column j.
 
-    The entry is 0, the position of the padding, where c - j is not between 0 and `width` - 1.
+    The entries are positions in an array that has one padding entry in front. The entry is 0, the
+    position of the padding, where c - j is not between 0 and `width` - 1.
     """
     rest = torch.arange(count, device=device).unsqueeze(-1) - torch.arange(width, device=device)
     return torch.where((rest >= 0) & (rest < width), rest + 1, 0)

@@ -1,7 +1,7 @@
 """Modules with discrete choices, built on `arms.sample`: gates, codes and routers.
 
-To train a module, call it in a block of `arms.sampling`, or pass a biased estimator to its
-constructor. In evaluation mode, modules are deterministic and take the most likely choice.
+To train a module, call the module in a block of `arms.sampling`, or pass a biased estimator to the
+module's constructor. In evaluation mode, modules are deterministic and take the most likely choice.
 """
 
 from arms.nn.codes import Codes

@@ -16,7 +16,7 @@ def check_estimator(estimator: str | Estimator | None, latent: Latent) -> None:
 
 
 def with_rows(x: Tensor, dim: int) -> Tensor:
-    """Return x after checking that its shape is `[rows, ..., dim]`."""
+    """Return `x`. Raise unless its shape is `[rows, ..., dim]`."""
     if x.ndim < 2 or x.shape[-1] != dim:
         hint = ": call .unsqueeze(0) if it is a single row" if x.ndim == 1 else ""
         raise ValueError(f"x must have shape [rows, ..., {dim}], got {list(x.shape)}{hint}")
@@ -24,7 +24,7 @@ def with_rows(x: Tensor, dim: int) -> Tensor:
 
 
 def as_indices(indices: Tensor, size: int) -> Tensor:
-    """Return indices as int64 after checking that they are integers from 0 to size - 1."""
+    """Return `indices` as int64. Raise unless they are integers from 0 to `size` - 1."""
     whole = not (indices.is_floating_point() or indices.is_complex() or indices.dtype == torch.bool)
     found = indices.long() if whole else indices
     if not whole or not true_or_unreadable(((found >= 0) & (found < size)).all()):

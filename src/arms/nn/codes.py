@@ -19,10 +19,11 @@ class Codes(nn.Module):
     In evaluation mode, each token gets its most likely code.
 
     Args:
-        dim: The length of a token's vector, and of its code vector.
+        dim: The length of a token's input vector, which is also the length of its code vector.
         bits: The number of bits per token, at most 62. Pass either `bits` or `categories`.
         categories: The number of vectors in the codebook.
-        estimator: A biased estimator, such as "reinmax", to train without a block.
+        estimator: A biased estimator, such as "reinmax", to train without a block of
+            `arms.sampling`.
 
     >>> codes = Codes(32, bits=8).eval()
     >>> vectors, indices, loss = codes(torch.randn(5, 49, 32))
@@ -49,14 +50,15 @@ class Codes(nn.Module):
         self.to_logits, self.codebook = nn.Linear(dim, size), nn.Linear(size, dim, bias=bool(bits))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return code vectors `[rows, ..., dim]`, their indices `[rows, ...]` and a loss `[rows]`.
+        """Return code vectors `[rows, ..., dim]`, code indices `[rows, ...]` and a loss `[rows]`.
 
-        The loss is KL(q | uniform) in nats, summed over the tokens of a row. If you add it to your
-        loss with a small weight, all codes remain in use.
+        The loss is KL(q | uniform) in nats, summed over the tokens of a row, where q is the
+        distribution of a token's code. If you add this loss to your own loss with a small weight,
+        all codes remain in use.
 
         Args:
-            x: Tokens `[rows, ..., dim]`. In a block, if x has B rows and was not repeated, the
-                vectors and the indices have n * B rows, and the loss has B.
+            x: Tokens `[rows, ..., dim]`. In a block of `arms.sampling`, if x has B rows and was not
+                repeated, the vectors and the indices have n * B rows, and the loss has B rows.
         """
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         if self.bits is not None:

@@ -11,18 +11,18 @@ from arms.sites import sample
 
 
 class Gates(nn.Module):
-    """Gates that are open or closed along one axis of the input, with a price for open gates.
-
-    The price makes them an L0 regularizer.
+    """Gates along one axis of the input. A closed gate sets all entries at its index to zero.
 
     Each gate is open with probability sigmoid(logit). In training, gates are drawn for every row.
-    In evaluation mode, the gates with a positive logit are open.
+    In evaluation mode, the gates with a positive logit are open. Add `price()` to your loss, with a
+    small weight, to close gates that are not needed. This is an L0 regularizer.
 
     Args:
         size: The number of gates, which is the length of the axis.
-        dim: The axis of the input that is gated; 1 for channels.
-        initial: The initial logit of every gate; 2 opens 88 % of the gates.
-        estimator: A biased estimator, such as "reinmax", to train without a block.
+        dim: The axis of the input that has the gates; 1 for channels.
+        initial: The initial logit of every gate; with 2, a gate is open with probability 88 %.
+        estimator: A biased estimator, such as "reinmax", to train without a block of
+            `arms.sampling`.
 
     >>> gates = Gates(16)
     >>> with torch.no_grad():
@@ -43,9 +43,10 @@ class Gates(nn.Module):
         self.logits = nn.Parameter(torch.full((as_count(size, 1, "size"),), float(initial)))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x, multiplied by 1 at open and by 0 at closed gates.
+        """Return x, multiplied by 1 at open gates and by 0 at closed gates.
 
-        In a block, if x has not been repeated, the result has n copies of each row.
+        In a block of `arms.sampling`, if x has not been repeated, the result has n copies of each
+        row.
         """
         size = len(self.logits)
         if x.ndim <= self.dim or x.shape[self.dim] != size:
@@ -59,7 +60,7 @@ class Gates(nn.Module):
         return x * self._along(gates.to(x.dtype), x.ndim)
 
     def price(self) -> Tensor:
-        """Return the expected number of open gates, whose gradient is exact."""
+        """Return the expected number of open gates. Its gradient is exact, not estimated."""
         return torch.sigmoid(self.logits).sum()
 
     def is_open(self) -> Tensor:
@@ -70,5 +71,5 @@ class Gates(nn.Module):
         return f"{len(self.logits)}, dim={self.dim}, estimator={self.estimator!r}"
 
     def _along(self, gates: Tensor, axes: int) -> Tensor:
-        """Reshape gates `[rows, size]` for a product with an input that has this many axes."""
+        """Reshape gates `[rows, size]`, to multiply them with an input that has `axes` axes."""
         return gates.view(len(gates), *[1] * (self.dim - 1), -1, *[1] * (axes - self.dim - 1))

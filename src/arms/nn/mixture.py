@@ -1,4 +1,4 @@
-"""Mixtures of experts, where each expert is evaluated only on the rows that chose it."""
+"""Mixtures of experts. Each expert is evaluated only on the rows that chose this expert."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 def mixture(mask: Tensor, x: Tensor, experts: Sequence[nn.Module], k: int) -> Tensor:
-    """Return the mean output of the k experts that the mask chooses in each row.
+    """Return, for each row, the mean output of the k experts that `mask` chooses in this row.
 
     `Router.mix` explains the arguments.
     """

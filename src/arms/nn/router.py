@@ -15,17 +15,17 @@ from arms.sites import sample
 
 
 class Router(nn.Module):
-    """Choose one expert by a softmax, or k experts by `arms.Subset`.
+    """Choose one expert by a softmax, or k experts by `arms.Subset`, for each row or token.
 
     In evaluation mode, the k experts with the largest logits are chosen. The buffer `load` contains
-    each expert's share of all choices in the last call. It is not part of the state_dict.
+    each expert's share of all choices in the last call. This buffer is not part of the state_dict.
 
     Args:
         dim: The size of the last axis of x.
         experts: The number of experts.
         k: The number of experts to choose.
-        estimator: A biased estimator, such as "reinmax", to train without a block. In this case,
-            `mix` evaluates all experts on all rows.
+        estimator: A biased estimator, such as "reinmax", to train without a block of
+            `arms.sampling`. In this case, `mix` evaluates all experts on all rows.
 
     >>> router = Router(8, experts=4, k=2).eval()
     >>> mask, loss = router(torch.randn(5, 8))
@@ -47,13 +47,13 @@ class Router(nn.Module):
         self.register_buffer("load", torch.full((experts,), 1 / experts), persistent=False)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a k-hot mask `[rows, ..., experts]`, and a load-balancing loss.
+        """Return a k-hot mask of the chosen experts `[rows, ..., experts]`, and a scalar loss.
 
-        The loss is 1 if all experts are used equally.
+        The loss balances the load: it is 1 if all experts are used equally.
 
         Args:
-            x: `[rows, ..., dim]`. In a block, if x has B rows and was not repeated, the mask has
-                n * B rows.
+            x: `[rows, ..., dim]`. In a block of `arms.sampling`, if x has B rows and was not
+                repeated, the mask has n * B rows.
         """
         logits = self.to_logits(with_rows(x, self.to_logits.in_features))
         size = logits.shape[-1]
@@ -73,13 +73,14 @@ class Router(nn.Module):
     def mix(self, mask: Tensor, x: Tensor, experts: Sequence[nn.Module]) -> Tensor:
         """Return the mean output of the chosen experts, `[rows, ..., *output]`.
 
-        Each expert is evaluated only on the rows that chose it, unless the mask has a gradient.
+        Each expert is evaluated only on the rows that chose it. If the mask requires a gradient,
+        all experts are evaluated on all rows.
 
         Args:
             mask: The mask `[rows, ..., experts]` that `forward` returned for x, or for n copies of
                 x.
             x: `[rows, ..., *shape]`, with the same leading axes as the mask.
-            experts: One module per expert; each maps `[m, *shape]` to `[m, ...]`, with the same
-                output shape for all experts.
+            experts: One module per expert. Each maps `[m, *shape]` to `[m, *output]`, and all
+                experts have the same output shape.
         """
         return mixture(mask, x, experts, self.k)

@@ -1,1 +1,1 @@
-"""Couplings: joint distributions of n exchangeable samples, with corrections of the gradient."""
+"""Couplings: joint distributions of n exchangeable samples, and the corrections they need."""

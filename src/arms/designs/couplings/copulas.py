@@ -31,11 +31,12 @@ class Dirichlet(BitCoupling, CategoryCoupling):
     $$ P_{10} = q - \max(0,\; 2 q^{1/(n-1)} - 1)^{n-1} $$
 
     Here q = min(p, 1-p), the bits are flipped where p > 1/2, and P_10 is the probability that a
-    given pair of samples is (1, 0). The paper makes the same choice between its two copula samples.
-    A Dirichlet vector is a vector of exponential variables e_1, ..., e_n, divided by their sum.
-    Therefore b_i = 1 where e_i > t (e_1 + ... + e_n) with t = 1 - q^(1/(n-1)), which needs no
-    division or power per sample. With K > 2 categories, the order of the categories is random. The
-    cost is proportional to K^4, so use this coupling only for comparison.
+    given pair of samples is (1, 0). The paper chooses between two copula samples, which has the
+    same effect as these flips. A Dirichlet vector is a vector of exponential variables e_1, ...,
+    e_n, divided by their sum. Therefore b_i = 1 where e_i > t (e_1 + ... + e_n), with
+    t = 1 - q^(1/(n-1)). This condition needs no division or power per sample. With K > 2
+    categories, the order of the categories is random. The cost is then proportional to K^4, so use
+    this coupling only to compare it with others.
     Reference: Dimitriev & Zhou 2021; for categories, "CARMS: Categorical-Antithetic-REINFORCE
     Multi-Sample Gradient Estimator", NeurIPS 2021.
 
@@ -49,7 +50,7 @@ class Dirichlet(BitCoupling, CategoryCoupling):
         threshold = -torch.expm1(_log_smaller(phi) / (n - 1))
         # The logarithm is finite, because uniform numbers are below 1.
         minus_exponential = uniform(n, phi, generator).neg_().log1p_()
-        # Multiplying before the sum prevents compilers from computing the threshold n times.
+        # With the product before the sum, compilers do not compute the threshold n times.
         total = (threshold * minus_exponential).sum(0)
         return flip(indicator(total - minus_exponential), logits)
 
@@ -106,15 +107,20 @@ def _as_bits(logits: Tensor) -> Tensor:
 
 
 def _log_smaller(phi: Tensor) -> Tensor:
-    """Return log min(p, 1-p), or a finite lower limit at p = 0, so that differences are finite."""
+    """Return log min(p, 1-p) for logits `phi`.
+
+    Where this would be -inf, return the lowest finite number, so that differences are finite.
+    """
     return torch.sigmoid(-phi.abs()).log().clamp(min=torch.finfo(phi.dtype).min)
 
 
 def _count_chances(q: float, n: int) -> list[float]:
-    """Return, for k from 0 to n, the probability that k of n samples with P(1) = q are ones.
+    """Return, for k from 0 to n, the probability that exactly k of n coupled bits are 1.
 
-    Inclusion and exclusion gives C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1), with
-    t = 1 - q^(1/(n-1)).
+    The coupling is `Dirichlet`, and each bit is 1 with probability q.
+
+    By inclusion and exclusion, this is C(n, k) sum_j (-1)^j C(n-k, j) max(0, 1 - (k+j)t)^(n-1),
+    with t = 1 - q^(1/(n-1)).
     """
     with localcontext() as context:
         context.prec = 40 + n  # the alternating sum loses digits
@@ -143,9 +149,10 @@ def _orders(count: int) -> list[list[int]]:
 
 
 def undo_pairs(logits: Tensor, pair_distribution: Tensor, r: Tensor) -> Tensor:
-    """Return p (I - T + 1 p')^-1 (r / p), the corrected estimate of `Coupling`.
+    """Return the corrected estimate p (I - T + 1 p')^-1 (r / p). `Coupling` explains the formula.
 
-    T_ab is P(z_i = a, z_j = b) / p_a, computed from the pair distribution `[*batch, d, K, K]`.
+    `r` is the leave-one-out estimate. `pair_distribution` `[*batch, d, K, K]` contains the
+    probabilities P(z_i = a, z_j = b), which give T_ab = P(z_i = a, z_j = b) / p_a.
     """
     # Scaling by sqrt(p) on both sides makes the matrix nearly the identity, even for tiny p.
     side = torch.softmax(logits.detach().to(pair_distribution.dtype), -1).sqrt()
@@ -175,13 +182,14 @@ def order_pair_distribution(logits: Tensor, n: int) -> Tensor:
 
 
 def _rectangles(start: Tensor, size: Tensor, m: int) -> Tensor:
-    """Return the probability of every pair of categories, for intervals `[start, start + size]`.
+    """Return the probability that two samples have categories a and b, `[..., K, K]`.
 
-    The result is `[..., K, K]`. A pair is a rectangle of the copula with m = n - 1. The probability
-    is a difference of m-th powers at the four corners. It equals the integral of
-    m ((x + b)^(m-1) - x^(m-1)) over the first side, where b is the length of the second side. All
-    terms of the integral are positive, so small probabilities are accurate. Gauss-Legendre
-    quadrature with m/2 nodes is exact.
+    Each category is an interval that begins at `start` and has the length `size`. Two categories
+    form a rectangle, and its probability is given by the copula of the module docstring, where m is
+    n - 1. This probability is a difference of m-th powers at the four corners. It equals the
+    integral of m ((x + s)^(m-1) - x^(m-1)) over the first side, where s is the length of the second
+    side. All terms of the integral are positive, so small probabilities are accurate.
+    Gauss-Legendre quadrature with m/2 nodes is exact.
     """
     if m == 1:  # for an antithetic pair, y = 1 - x, and the result is the length of an overlap
         end = start + size
@@ -211,9 +219,9 @@ class Gaussian(BitCoupling):
        T = \text{Owen's T} $$
 
     Here q = min(p, 1-p), the bits are flipped where p > 1/2, and P_10 is the probability that a
-    given pair of samples is (1, 0). Both q and P_10 contain the factor e^(-h^2/2). It cancels in
+    given pair of samples is (1, 0). Both q and P_10 contain the factor e^(-h^2/2), which cancels in
     q / P_10 = (pi/2) erfcx(|h|/sqrt 2) / I(h, a) with I = int_0^a e^(-h^2 x^2 / 2) / (1 + x^2) dx.
-    This numerator and this denominator have order one at every p.
+    The numerator and the denominator of the right-hand side have order one at every p.
     Reference: Dimitriev & Zhou 2021.
 
     >>> Gaussian().debias(torch.zeros(1), n=2)  # the antithetic pair: max(p, 1 - p)
@@ -246,10 +254,11 @@ class Gaussian(BitCoupling):
 
 
 def _owen_quadrature(n: int, dtype: torch.dtype) -> tuple[list[tuple[float, float]], float]:
-    """Return a quadrature for the integral I of `Gaussian`, and the largest |h| that it is for.
+    """Return a quadrature for the integral I(h, a) in the docstring of `Gaussian`.
 
-    The quadrature is a list of pairs: the square of a node x in [0, a], and a weight. The weights
-    contain the factor 1 / (1 + x^2).
+    Also return the largest |h| for which the quadrature is accurate. The quadrature is a list of
+    pairs: the square of a node x in [0, a], and a weight. The weights contain the factor
+    1 / (1 + x^2).
     """
     # The errors are at most 3e-14 in float64 and 1e-7 in float32, at every n and h.
     reach, nodes = (8.3, _NODES[20]) if dtype == torch.float64 else (5.6, _NODES[10])

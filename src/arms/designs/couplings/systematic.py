@@ -75,7 +75,10 @@ class SystematicBits(BitCoupling):
 
 
 def _expected_ones(phi: Tensor, n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return nq for q = min(p, 1-p), its whole part, and its fractional part."""
+    """Return three tensors: n q, the whole part of n q, and the fractional part of n q.
+
+    Here q = min(p, 1-p), and p is the sigmoid of the logits `phi`.
+    """
     expected = torch.sigmoid(-phi.abs()) * n
     whole = expected.floor()
     return expected, whole, expected - whole
@@ -88,8 +91,7 @@ class Systematic(SystematicBits, CategoryCoupling):
     $$ P_{10} = \frac{E[S(n-S)]}{n(n-1)}, \qquad E[S] = nq $$
 
     q is the probability of a one, and P_10 is the probability that a given pair of samples is
-    (1, 0).
-    No integer random variable with mean nq has a smaller variance than S. Therefore no n
+    (1, 0). No integer random variable with mean nq has a smaller variance than S. Therefore no n
     exchangeable Bernoulli(q) samples have a smaller correlation. With K categories, each category k
     has floor(n p_k) samples or one more. The same holds for each node of a tree over the
     categories. Time and memory are linear in K.
@@ -179,7 +181,10 @@ class Cyclic(Systematic):
 
 
 def _categories_first(tensor: Tensor) -> Tensor:
-    """Move the last axis, of categories, to the front, and pad it with zeros to a power of two."""
+    """Move the last axis to the front, and pad this axis with zeros to a length of a power of two.
+
+    The axis contains the categories.
+    """
     count = tensor.shape[-1]
     padded = pad(tensor, (0, (1 << (count - 1).bit_length()) - count))
     return padded.movedim(-1, 0).contiguous()
@@ -212,14 +217,15 @@ class _Tree(NamedTuple):
 
 
 class _Nodes(NamedTuple):
-    """One level of pairs of nodes l and r, in the solution of A y = r with A = diag p - Cov(S)/n^2.
+    """All pairs of sibling nodes on one level of the tree, in the solution of A y = b.
 
-    Each pair has a parent v. A_v is the block of A for the categories below v, and r_v is the part
-    of the right-hand side. The vector w_v is x_v times the increase in the expected counts below v
-    if s_v is 1 instead of 0. The recursion computes alpha_v = w_v' A_v^-1 w_v and
-    beta_v = w_v' A_v^-1 r_v from alpha and beta of l and r, because
-    A_v = blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l') and w_v = (f_l w_l, f_r w_r). All quantities
-    are relative to x_v, so they remain bounded as p goes to zero (docs/math/debias.md).
+    Here A = diag p - Cov(S)/n^2, and b is the leave-one-out estimate. Each pair consists of the
+    left child l and the right child r of a node v. A_v is the block of A for the categories below
+    v, and b_v is the part of b for these categories. The vector w_v is x_v times the increase in
+    the expected counts below v if s_v is 1 instead of 0. The recursion computes
+    alpha_v = w_v' A_v^-1 w_v and beta_v = w_v' A_v^-1 b_v from alpha and beta of the two children,
+    because A_v = blockdiag(A_l, A_r) + c (w_l w_r' + w_r w_l') and w_v = (f_l w_l, f_r w_r). All
+    quantities are relative to x_v, so they remain bounded as p goes to zero (docs/math/debias.md).
     """
 
     alpha: Tensor
@@ -250,9 +256,9 @@ class _Nodes(NamedTuple):
         return alpha, self.f[:, 0] * left + self.f[:, 1] * right
 
     def down(self, tau: Tensor) -> Tensor:
-        """Return tau of the children, given tau of the parents.
+        """Return the numbers tau of the child nodes, given the numbers tau of their parents.
 
-        For each node, tau w is subtracted from the node's part of the right-hand side.
+        For each node v, tau_v w_v is subtracted from b_v.
         """
         own = tau.unsqueeze(1) * self.f
         left, right = self._along(torch.addcmul(self.beta, own, self.alpha, value=-1))
@@ -293,8 +299,9 @@ def _counts(probs: Tensor, n: int, generator: Generator | None) -> Tensor:
 def _count_chances(expected: list[float]) -> tuple[float, list[dict[tuple[int, ...], float]]]:
     """Return x_v of a node v, and the probabilities of the counts of the categories below v.
 
-    `expected` are the expected counts n p of these categories. The probabilities are two
-    dictionaries, for s_v = 0 and for s_v = 1. Each maps counts to their probability given s_v.
+    The module docstring defines x_v and s_v. `expected` are the expected counts n p of these
+    categories. The second result is two dictionaries, one for s_v = 0 and one for s_v = 1. Each
+    maps a tuple of counts to its probability, given s_v.
     """
     if len(expected) == 1:
         whole = int(expected[0])
@@ -374,18 +381,18 @@ class Stratified(SystematicBits, CategoryCoupling):
 def _ends(logits: Tensor) -> Tensor:
     """Return the cumulative probabilities of the categories, `[*batch, d, K]`.
 
-    They are in float64, because small categories would vanish in float32.
+    The result is in float64, because small probabilities would vanish in float32.
     """
     return torch.softmax(logits.detach().double(), -1).cumsum(-1)
 
 
 def _shares(ends: Tensor, n: int) -> Tensor:
-    """Return the part of each category that lies in each stratum, `[*batch, d, n, K]`."""
+    """Return the share of each category that lies in each of n strata, `[*batch, d, n, K]`."""
     right = ends.unsqueeze(-2)
     left = pad(right, (1, -1))
     edges = torch.arange(n + 1, dtype=ends.dtype, device=ends.device).unsqueeze(-1) / n
-    # `within` is where each category's interval ends if it is cut off at each edge. Differences
-    # between neighboring edges are the lengths of the overlaps.
+    # `within` contains, for each edge, where each category's interval ends if it is cut off at this
+    # edge. Differences between neighboring edges are the lengths of the overlaps.
     within = torch.minimum(torch.maximum(edges, left), right)
     overlaps = within[..., 1:, :] - within[..., :-1, :]
     return overlaps / overlaps.sum(-2, keepdim=True).clamp(min=torch.finfo(ends.dtype).tiny)
