@@ -164,9 +164,9 @@ def product(*parts: Rows, axis: int = 0) -> Rows:
 
 
 class Coupling:
-    r"""The interface of couplings.
+    r"""The interface of a coupling: n exchangeable samples with negative correlation.
 
-    A coupling draws n exchangeable samples with negative correlation. It also corrects the
+    A coupling draws these samples. It also corrects the
     leave-one-out estimate for the dependence of these samples. For bits, the correction is a factor
 
     $$ \frac{1}{1-\rho} = \frac{q(1-q)}{P_{10}}, \quad P_{10} = P(b_i = 1, b_j = 0), \quad
