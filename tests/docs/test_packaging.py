@@ -182,6 +182,20 @@ def test_with_the_extra_the_command_trains(wheel: Path, tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "short" / "result.json").is_file()
 
 
+def test_with_the_smallest_extra_the_command_audits(wheel: Path, tmp_path: Path) -> None:
+    place = installed(wheel, tmp_path / "cli", *requirements("cli"))
+    (tmp_path / "mine.py").write_text(
+        "import torch\n\n\n"
+        "def reinforce(objective, logits):\n"
+        "    p = torch.sigmoid(logits.detach())\n"
+        "    b = torch.bernoulli(p)\n"
+        "    return objective(b).unsqueeze(-1) * (b - p)\n"
+    )
+    for words in ("--help", "audit mine:reinforce --draws 2000", "estimators", "audit --help"):
+        done = run([str(place / "bin" / "arms"), *words.split()], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+
 def test_the_source_archive_builds_the_same_wheel(built: Path, wheel: Path, tmp_path: Path) -> None:
     (source,) = built.glob("*.tar.gz")
     pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--no-index"]

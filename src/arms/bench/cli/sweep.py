@@ -17,7 +17,6 @@ from arms.bench.experiments import EXPERIMENTS, SCALES, Scale, configs, find_con
 from arms.bench.output import print_markup, print_paths, print_plain, print_table
 from arms.bench.runs.archives import read_archive, run_sources
 from arms.bench.runs.ensemble import CHECKPOINT_SECONDS
-from arms.bench.sweeps import paper
 from arms.bench.sweeps import sweep as sweeps
 from arms.bench.sweeps.engines import ENGINES, Here, make_engine
 
@@ -120,6 +119,8 @@ def sweep_paper(
         checkpoint_seconds: Time between two checkpoints. If a run is killed, at most this time is
             lost.
     """
+    from arms.bench.sweeps import paper  # needs matplotlib, which other commands do not
+
     if dry_run:
         for line in paper.missing_lines(scale, output, results):
             print_plain(line)
