@@ -227,7 +227,7 @@ def _wins(name: str) -> str:
         f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {_listed(counts)} evaluations"
         for (network, steps), counts in budgets.items()
     )
-    return f"{wins} {len(won)} of the {len(cases_of_it)} measured cases. {about} In these cases: {told}."
+    return f"{wins} {len(won)} of the {len(cases_of_it)} measured cases. {about} The {len(won)} cases are: {told}."
 
 
 def _listed(counts: list[str]) -> str:
@@ -290,7 +290,7 @@ def _on_categories(name: str) -> str:
             ]
         )
     return (
-        "**Categories.** The problems are toy problems, random tables and networks, with 1 to 60 latents. The table "
+        "**Categories.** Each problem is a toy problem, a random table or a network, with 1 to 60 latents. The table "
         "shows the lowest, median and highest variance over these problems, relative to LOORF with the same number "
         "of evaluations. The last column counts the problems on which this estimator is the best. "
         f"[All problems](../../measurements/categories.md). Source: {source('categorical_variance', 2)}.\n\n"

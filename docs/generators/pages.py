@@ -118,6 +118,11 @@ def estimator_pages() -> dict[str, str]:
     return {"estimators/index.md": estimator_index(), **groups, **pages}
 
 
+def _as_sentence(found: re.Match[str]) -> str:
+    """Return the beginning of a reason as a sentence with a subject."""
+    return f"The estimate is {found[1].lower()} because"
+
+
 def estimator_page(name: str) -> str:
     """Return the page of one estimator."""
     estimator = factories()[name](8)
@@ -130,7 +135,7 @@ def estimator_page(name: str) -> str:
         "## Formula",
         _links(typeset(text.formula)),
         f"## {label}",
-        _links(typeset(text.why)),
+        _links(typeset(BECAUSE.sub(_as_sentence, text.why, count=1))),
         "## Cost",
         cost(name),
         "## Measured",

@@ -98,7 +98,7 @@ def _rule_for(target: object, n: int) -> tuple[Rule, int]:
     if isinstance(target, ImportanceBound):
         if target.samples not in (None, n):
             raise ValueError(
-                f"samples of ImportanceBound must be the {n} samples per group, got "
+                f"the argument samples of ImportanceBound must be the group size {n}, got "
                 f"{target.samples}: write ImportanceBound() without samples"
             )
         return _bound, 1

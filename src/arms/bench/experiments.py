@@ -260,7 +260,7 @@ def _configs(content: Mapping[str, object]) -> Iterator[TrainConfig]:
     tables = content.get("runs", [{}])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ValueError(
-            f"runs must be a list of tables, got {tables!r}: write [[runs]] above each"
+            f"runs must be a list of tables, got {tables!r}: write [[runs]] above each table"
         )
     for table in tables:
         given = common | table

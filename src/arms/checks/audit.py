@@ -378,7 +378,7 @@ class _Caller:
             with torch.enable_grad():
                 returned = self.function(*arguments)
         except (Exception, SystemExit) as error:
-            raise ValueError(f"calling {wanted} raised {described(error)}") from error
+            raise ValueError(f"the function ({wanted}) raised {described(error)}") from error
         try:
             found = torch.as_tensor(returned)
         except (TypeError, ValueError, RuntimeError):

@@ -90,7 +90,7 @@ def test_the_exit_code_is_the_verdict(say: Say, words: list[str], code: int, ver
         (["/some/where/mine:right"], "did you mean mine:right in the folder /some/where?"),
         (["./audited_module.py:right"], "did you mean audited_module:right?"),
         (["audited_module:number"], "function must be callable"),
-        (["audited_module:relaxed"], "calling function(objective, logits)"),
+        (["audited_module:relaxed"], "the function (function(objective, logits)"),
         (
             ["audited_module:endless", "--kind", "weights"],
             "returns must be finite, got NaN or infinity",

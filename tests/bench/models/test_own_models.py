@@ -417,7 +417,7 @@ def test_a_run_without_checkpoints_is_not_begun_anew(tmp_path: Path, digits: Dat
     for path in run.path.glob("*.safetensors"):
         path.unlink()
     with pytest.raises(
-        ValueError, match="has no intact checkpoint, so training cannot continue from its end"
+        ValueError, match="is finished, but has no intact checkpoint to continue from"
     ):
         make_run(run.path, digits, 40)
     assert run.result()

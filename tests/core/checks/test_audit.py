@@ -340,7 +340,7 @@ def raises(*_: object) -> Tensor:
 @pytest.mark.parametrize(
     ("function", "kind", "options", "message"),
     [
-        (raises, "gradient", {}, r"calling function\(objective, logits\) .* out of luck"),
+        (raises, "gradient", {}, r"the function \(function\(objective, logits\) .* out of luck"),
         (lambda _: 1.0, "gradient", {}, "raised TypeError"),
         (
             lambda f, x: x[..., :2],

@@ -69,8 +69,8 @@ def sweep(
         what: A TOML file (docs/distributed.md), or a name that `arms experiments list` shows.
         common: Options for training.
         output: Folder of the runs. Finished runs in it are kept, and unfinished runs are resumed.
-        engine: Where to train. here: one run after the other in this process. processes: in
-            parallel processes on this machine. ray: on a Ray cluster (install arms-grad[ray]).
+        engine: Where to train: "here" (in this process, one run after the other), "processes" (in
+            parallel on this machine) or "ray" (on a Ray cluster; install arms-grad[ray]).
         cpus_per_job: Cores and threads of each job. The number affects the last digits of results.
         gpus_per_job: Share of a GPU of each job, at most 1; 0 trains on CPUs. The default is 1 if
             this machine has a GPU.

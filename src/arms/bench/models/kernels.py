@@ -210,9 +210,8 @@ def _tile(  # type: ignore[no-untyped-def]
     """Return max(u, 0) and 1 + e^-|z| for each pixel of a tile, and store the residuals.
 
     Here z is the pixel's logit, and u is -z if the pixel is white, and z if it is black. The
-    log-likelihood follows from -log p = softplus(u) = max(u, 0) + log(1 + e^-|z|). The logarithm is
-    not taken here: the caller multiplies many second results, and takes one logarithm of the
-    product.
+    log-likelihood follows from -log p = softplus(u) = max(u, 0) + log(1 + e^-|z|). The caller
+    multiplies many of the values 1 + e^-|z|, and takes one logarithm of the product.
     """
     z = tl.load(logits_row + pixel, mask=inside, other=0.0) + tl.load(
         bias_row + pixel, mask=inside, other=0.0

@@ -219,8 +219,8 @@ def run_sources(path: Path | str) -> Iterator[Path]:
 
     If the path is an archive, or a run within an archive, yield only this path. A folder that
     cannot be read is also yielded, and `open_runs` raises an error for it. Links to folders are
-    followed, except links inside linked folders, and links to a parent of the path. Runs behind
-    links come last, unless they were found before.
+    followed, except links inside linked folders, and links to a parent of the path. Runs
+    behind links come last. No run is yielded twice.
     """
     top = Path(path)
     if top.is_file() or top.parent.is_file():

@@ -279,7 +279,7 @@ def _unfinished(members: Sequence[Member], options: TrainOptions) -> list[Member
 
 
 def _check_goes_on(member: Member) -> None:
-    """Notify the user if more steps were requested for a run that has ended, so that it continues.
+    """Notify the user if a run that has ended continues, because more steps were requested.
 
     Raise ValueError if such a run has no checkpoint from which it can continue.
     """
@@ -287,8 +287,8 @@ def _check_goes_on(member: Member) -> None:
     if not run.exists():
         return
     if not step and run.result() is not None:
-        what = f"{run.path} has no intact checkpoint, so training cannot continue from its end"
-        raise ValueError(f"{what}: train it again in another directory")
+        what = f"{run.path} is finished, but has no intact checkpoint to continue from"
+        raise ValueError(f"{what}: start a new run in another directory")
     if step and is_longer(member.config, run.config()):
         member.notify(f"{run.path} continues from step {step:,} to {end:,}")
 

@@ -197,7 +197,7 @@ class Noise:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Make random draws inside a `with` block use this run's random state."""
+        """Use this run's random state for all draws inside a `with` block."""
         if self._default is None or self._is_active:
             yield
             return

@@ -24,7 +24,7 @@ probability p_a / (1 - p_b). Its weight is (1 - p_a)(1 - p_b) / (2 - p_a - p_b).
 The other rows of the batch reduce the variance in three ways, without bias. First, latents whose
 logits vary most over the rows are flipped most often. Second, the other rows give the curvature
 h_k of each latent, which is the regression coefficient of G_k on b_k. It predicts the error of the
-first sum, -1/2 (1 - p_k)(mean_i b_ik - p_k) h_k. This prediction has mean zero and is subtracted.
+first sum as -1/2 (1 - p_k)(mean_i b_ik - p_k) h_k. This prediction has mean zero and is subtracted.
 Third, the option `safe` subtracts two differences of mean zero, with coefficients fitted on the
 other rows:
 

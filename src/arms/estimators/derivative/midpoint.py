@@ -12,13 +12,14 @@ Several pairs can share a midpoint. Further pairs are made by randomly exchangin
 and b'.
 Then C is the mean of two vectors: grad f at the midpoint, and the average of grad f over the
 samples of the other pairs. With `at_midpoints=False`, C is the second vector alone. If there are
-several independent midpoints, let C~ be the mean of C over the other midpoints, and
+several independent midpoints, let C~ be the mean of C over the other midpoints. The estimate
+is then g minus a multiple of
 
 $$ Z = \mathrm{mean}\,\big[\tfrac12 E[s s' \mid b + b']\,\tilde C
-     - \mathrm{Cov}(b)\,\tilde C\big] $$
+     - \mathrm{Cov}(b)\,\tilde C\big], $$
 
-the mean over midpoints. The estimate is then g minus a multiple of Z. The factor is fitted on the
-other rows of the batch. It is 1/2 if there are no other rows.
+where the mean is over midpoints. The factor of Z is fitted on the other rows of the batch. It is
+1/2 if there are no other rows.
 
 Unbiased because the expectation of (C . s) s given b + b' is E[s s' | b + b'] C, which is added
 back. Without C, the estimate is leave-one-out REINFORCE on two samples. Derivatives at b and b'

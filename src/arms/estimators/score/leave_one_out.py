@@ -11,7 +11,7 @@ Unbiased because two facts hold for bits. First, r is the average of (f(b_i) - f
 f(0)) P(b_i = 1, b_j = 0), and the probability equals p (1-p) (1-rho). The gradient is (f(1) - f(0))
 p (1-p), so r must be divided by 1 - rho. All pairs must have the same correlation.
 
-With the target `arms.BestOf(k)`, the expected best of k values, the samples must be independent.
+The target `arms.BestOf(k)`, the expected best of k values, needs independent samples.
 `arms.weights` computes the weights w_i:
 
 $$ g = \sum_i w_i \, \nabla \log p(b_i), \qquad
