@@ -239,7 +239,7 @@ def test_weights_carry_no_gradient_and_leave_the_rewards_alone() -> None:
         (
             torch.ones(3),
             {"target": arms.ImportanceBound(2)},
-            r"must be the 3 samples per group, got 2: write ImportanceBound\(\)",
+            r"must be the group size 3, got 2: write ImportanceBound\(\)",
         ),
         (
             torch.eye(3).to_sparse(),
