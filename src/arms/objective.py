@@ -138,7 +138,7 @@ def _check_rows_independent(values: Tensor, points: Tensor, derivatives: Tensor)
 
     The derivative at a point would then contain the derivatives of other values. To find out, each
     value is multiplied by a power of two. The derivative at a point must then be `derivatives`
-    times the power of this point's value. A dependence on other points causes a different result.
+    times the power of two of this point. A dependence on other points causes a different result.
     """
     first = len(points) - len(derivatives)
     excess, limit = _excess(values, points, derivatives.detach())

@@ -79,7 +79,7 @@ def bounds(
 ) -> dict[int, Tensor]:
     """Return {K: bounds of all replicas in nats, `[R]`} for every K in `sample_counts`.
 
-    A bound is the mean over all `images`, gray levels `[images, pixels]`. The images and the
+    A bound is the mean over `images` (gray levels `[images, pixels]`). The images and the
     generator must be on the device of the model. Binary pixels are drawn once. Every K uses the
     first K samples of the same draw, so a bound does not depend on the other values of K.
     """

@@ -276,7 +276,7 @@ def _check_replaceable_tensors(model: DiscreteVAE) -> None:
 
 
 def _check_ties(tensors: Mapping[Places, Tensor]) -> None:
-    """Raise if tensors share memory in a way that is impossible with several replicas."""
+    """Raise if tensors share memory in a way that several replicas cannot."""
     memory: dict[int, str] = {}
     for places, tensor in tensors.items():
         if len(places) > 1 and set(WIDE) & set(places):

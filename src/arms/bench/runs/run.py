@@ -348,8 +348,8 @@ class Run:
 
         Call `checkpoint()` or `checkpoints()` first, because only checkpoints that were read are
         removed. (A checkpoint that was not read is older than the checkpoint in use, and can stay.)
-        If a checkpoint of a later step stayed, the next save would keep that checkpoint as the
-        previous one, and lose the checkpoint in use.
+        If a later checkpoint stayed, the next save would keep it as the backup, and lose the
+        checkpoint in use.
         """
         kept = [files.to_json(record) for record in self.metrics() if record["step"] <= step]
         files.replace_file(self.path / "metrics.jsonl", "".join(kept))

@@ -179,7 +179,7 @@ class Adam(Optimizer):
 def build_optimizer(config: TrainConfig, parameters: Sequence[Tensor]) -> Optimizer:
     """Return a new optimizer for the given parameters.
 
-    To support other optimizers, choose among them here.
+    To support other optimizers, extend this function.
     """
     return Adam(parameters)
 

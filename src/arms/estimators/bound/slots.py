@@ -33,7 +33,7 @@ def direct_term(latent: Latent, samples: Tensor, shares: Tensor) -> Tensor:
 
 
 def others_of_each(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the largest log-weight of the other slots, and all log-weights minus this one.
+    """Return the largest log-weight of the others for each slot, and differences from it.
 
     Both results are computed for each slot. `values` `[K, *batch]` contains the log-weights of the
     K slots. The first result, `[K, *batch]`, is the maximum over the other slots. The maximum is 0

@@ -15,7 +15,7 @@ SAVING_SECONDS = 60.0
 
 
 class RayCluster(SweepEngine):
-    """An engine that trains jobs on a Ray cluster. At once, it trains as many jobs as fit there.
+    """An engine that trains jobs on a Ray cluster. It trains as many jobs at once as fit there.
 
     The run directories must be on a file system that all nodes share and that supports locks.
 
