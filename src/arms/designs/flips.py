@@ -39,9 +39,9 @@ class WithFlips(Design):
 
     The m variables that are flipped in a row are a systematic sample: variable k occurs m q_k times
     on average. q_k is proportional to the product of two factors: the probability that two samples
-    differ in variable k, and e_k / mean e + 0.3. For bits, e_k is the mean of the squared logit over the rows
-    of the batch; for categories, e_k is 1. In a batch of one row, q_k is proportional to the first
-    factor only.
+    differ in variable k, and e_k / mean e + 0.3. For bits, e_k is the mean of the squared logit
+    over the rows of the batch; for categories, e_k is 1. In a batch of one row, q_k is proportional
+    to the first factor only.
 
     Args:
         num_samples: n.
