@@ -61,7 +61,7 @@ def evaluate(
         images: Use only this many images, the first of the split. By default, use all images.
 
     Returns:
-        {K: list with the bound of every replica, in nats}.
+        A dictionary from K to a list with the bound of every replica, in nats.
     """
     device = model.prior.device
     rows: Tensor = getattr(dataset, split)[:images].to(device)

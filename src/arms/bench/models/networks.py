@@ -273,7 +273,7 @@ class PixelLikelihood(ABC):
 
 @dataclass(frozen=True)
 class BernoulliPixels(PixelLikelihood):
-    """Pixels are bits, drawn anew from the gray values in every batch.
+    """Pixels are bits, drawn again from the gray values in every batch.
 
     The decoder returns the logits of these bits.
     """
