@@ -111,7 +111,7 @@ def test_the_documentation_knows_the_new_estimator(copy: Path) -> None:
     )
     page = run(copy, "-c", code)
     assert 'arms.as_estimator("split-baseline", 8)' in page
-    assert "Unbiased because that" in page
+    assert "The estimate is unbiased because that" in page
 
 
 def test_the_other_code_of_the_guide_runs(copy: Path) -> None:
