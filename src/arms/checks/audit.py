@@ -256,6 +256,11 @@ def _negated(problem: bias.Problem) -> bias.Problem:
     return bias.Problem(name, problem.latent, lambda b: -problem.objective(b))
 
 
+def _negated_where(objective: TensorObjective, negated: Tensor) -> TensorObjective:
+    """Return an objective that has the opposite sign in the rows where `negated` is True."""
+    return lambda b: torch.where(negated, -(values := objective(b)), values)
+
+
 def _zero_or_one(problem: bias.Problem) -> TensorObjective:
     """Return an objective that is 1 or 0.
 
@@ -264,16 +269,6 @@ def _zero_or_one(problem: bias.Problem) -> TensorObjective:
     assert isinstance(problem.latent, Enumerable)
     middle = problem.objective(problem.latent.states()).median()
     return lambda b: (problem.objective(b) > middle).double()
-
-
-def _of_rows(objectives: Sequence[TensorObjective], which: Tensor) -> TensorObjective:
-    """Return an objective that is `objectives[which[r]]` in row r."""
-
-    def of_rows(b: Tensor) -> Tensor:
-        values = torch.stack([one(b) for one in objectives], -1)
-        return values.gather(-1, which.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-
-    return of_rows
 
 
 @dataclass
@@ -301,32 +296,29 @@ class _Caller:
         self.evaluations = 1.0
 
     def estimates(self, problems: Sequence[bias.Problem], draws: int) -> _Found:
-        """Call the function many times, and collect at least `draws` estimates.
+        """Call the function many times on a problem, or on a problem and its negation.
 
-        Each row of a call gives one estimate. In each call, the rows are divided at random among
-        the problems. All problems have the same latent.
+        With two problems, each call divides the rows between them at random.
         """
-        one = {"sample": self._of_sample, "gradient": self._of_gradient}.get(
+        measure = {"sample": self._of_sample, "gradient": self._of_gradient}.get(
             self.kind, self._of_weights
         )
-        each = max(1, draws // CALLS // len(problems)) if self.batched else 1
-        latent = problems[0].latent
-        rows, shape = each * len(problems), latent.logits.shape
+        count, (latent, f) = len(problems), (problems[0].latent, problems[0].objective)
+        each = max(1, draws // CALLS // count) if self.batched else 1
+        rows, shape = each * count, latent.logits.shape
         latent = latent.expand(rows) if self.batched else latent
         found = _Found([], torch.zeros(()))
         for _ in range(max(CALLS, math.ceil(draws / rows))):
-            order, objective = None, problems[0].objective
-            if len(problems) > 1:
-                order = torch.randperm(rows, generator=self.generator)
-                objective = _of_rows([one.objective for one in problems], order % len(problems))
-            grads = one(latent, objective).detach().double().reshape(rows, *shape)
+            if count == 1:
+                parts = [measure(latent, f)]
+            else:
+                negated = torch.randperm(rows, generator=self.generator) % 2 == 1
+                every = measure(latent, _negated_where(f, negated))
+                parts = [every[~negated], every[negated]]
+            grads = torch.stack([one.detach().double().reshape(each, *shape) for one in parts], 1)
             if not grads.isfinite().all():
                 what = f"the {self.kind} that the audited function returns"
                 raise ValueError(f"{what} must be finite, got NaN or infinity")
-            # Row r belongs to problem order[r] % len(problems). Sort the rows by their order, so
-            # that they alternate between the problems.
-            grads = grads if order is None else grads[order.argsort()]
-            grads = grads.view(each, len(problems), *shape)
             found.means.append(grads.mean(0))
             found.squares = found.squares + grads.square().sum(0)
             found.count += each

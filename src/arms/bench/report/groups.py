@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from arms.bench.config import OBSERVATION, TrainConfig
 from arms.bench.report.collect import RunData
+from arms.designs import Needs
 from arms.estimators import ALL_ESTIMATORS, BIASED_ESTIMATORS, as_estimator
 
 POOLED_FIELDS = {"seed", "replicas"}  # runs that differ only in these fields are in the same row
@@ -145,15 +146,22 @@ def _rows(runs: Sequence[RunData]) -> list[Row]:
     return sorted(rows, key=lambda r: (order.get(r.runs[0].config.estimator, len(order)), r.label))
 
 
+def needs_of(estimator: str, num_samples: int) -> Needs | None:
+    """Return what an estimator needs from the objective, or None if its name is not known."""
+    if estimator not in ALL_ESTIMATORS:
+        return None
+    return as_estimator(estimator, num_samples).design.needs
+
+
 def cost_in_words(estimator: str, num_samples: int) -> list[str]:
     """Return texts with an estimator's numbers of evaluations and derivatives.
 
     Return [] if the estimator makes n evaluations and uses no derivatives.
     """
-    if estimator not in ALL_ESTIMATORS:
+    needs = needs_of(estimator, num_samples)
+    if needs is None or needs.evaluations is None:
         return []
-    needs = as_estimator(estimator, num_samples).design.needs
-    if needs.evaluations is None or (needs.evaluations, needs.derivatives) == (num_samples, 0):
+    if (needs.evaluations, needs.derivatives) == (num_samples, 0):
         return []
     return [f"{needs.evaluations} evaluations", f"{needs.derivatives} derivatives"]
 

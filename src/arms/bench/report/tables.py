@@ -14,9 +14,8 @@ from statistics import fmean, stdev
 from arms.bench.metrics import TEST_BOUND_SAMPLES, surviving
 from arms.bench.output import format_number, is_drawable
 from arms.bench.report import paper
-from arms.bench.report.groups import Group, Row, cost_in_words
+from arms.bench.report.groups import Group, Row, cost_in_words, needs_of
 from arms.bench.runs.files import replace_file
-from arms.estimators import ALL_ESTIMATORS, as_estimator
 
 MARKING_RULE = (
     "Mean ± standard deviation s over R replicas, in nats, higher is better. Bold: the highest "
@@ -159,7 +158,9 @@ def overview_table(groups: Sequence[Group], name: str) -> Table | None:
             row = found.get(label)
             cells.append(bound_cell(row, "test", TEST_BOUND_SAMPLES) if row else None)
             cost = cost_in_words(row.runs[0].config.estimator, n) if row else []
-            unequal.append(row is None or row.biased or _has_more_evaluations(row))
+            needs = needs_of(row.runs[0].config.estimator, n) if row else None
+            more = needs is not None and (needs.evaluations is None or needs.evaluations > n)
+            unequal.append(row is None or row.biased or more)
             if cost:
                 costs.append(f"{label}, n = {n}: {', '.join(cost)}")
         if any(cells):
@@ -171,14 +172,6 @@ def overview_table(groups: Sequence[Group], name: str) -> Table | None:
     caveat = f"Costs per image and step other than n evaluations: {listed}. {UNEQUAL_RULE}"
     caveats = (caveat,) if costs else ()
     return Table(title, name, columns, rows, caveats, label_heading="comparison")
-
-
-def _has_more_evaluations(row: Row) -> bool:
-    config = row.runs[0].config
-    if config.estimator not in ALL_ESTIMATORS:
-        return False
-    needed = as_estimator(config.estimator, config.num_samples).design.needs.evaluations
-    return needed is None or needed > config.num_samples
 
 
 def bound_cell(row: Row, split: str, k: int) -> Cell | None:
