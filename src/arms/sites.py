@@ -365,7 +365,7 @@ class Sampling:
         shape `[B]`.
         """
         if self.rows is None:
-            before = "was called before any call of s.repeat or arms.sample in the block"
+            before = "came before any call of s.repeat or arms.sample in the block"
             raise ValueError(f"{what} {before}: draw samples in the block first")
         try:
             values = loss if isinstance(loss, Tensor) else torch.as_tensor(loss)

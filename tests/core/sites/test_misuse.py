@@ -170,12 +170,12 @@ def test_a_block_that_needs_no_gradient_does_not_warn() -> None:
     sample_in_a_block(torch.zeros(3, 4))  # warnings are errors here
     with torch.no_grad():
         sample_in_a_block(torch.zeros(3, 4, requires_grad=True))
-    with pytest.raises(ValueError, match=r"s\.cost was called after s\.expectation"):
+    with pytest.raises(ValueError, match="logits must have 3 rows"):
         fail_in_a_block(torch.zeros(3, 4, requires_grad=True))
 
 
 def fail_in_a_block(logits: Tensor) -> None:
-    with arms.sampling(num_samples=2) as s:
+    """Raise after a draw, before `s.expectation`."""
+    with arms.sampling(num_samples=2):
         arms.sample(logits)
-        s.expectation(torch.zeros(6))
-        s.cost(torch.zeros(6))
+        arms.sample(torch.zeros(7, 4))

@@ -307,7 +307,7 @@ class DiscreteVAE(nn.Module):
         """Return the divergence KL(q(b|x) | p(b)) in nats, `[R, B]`, of a model with one layer."""
         weight, constant = self.layers[0].log_ratio(self.prior, logits)
         mean = self.layers[0].mean(logits)
-        return -(mean * weight).flatten(-len(self.event_shape)).sum(-1) - constant
+        return -_log_ratio(mean, weight, constant)
 
     def terms(self, x: Tensor, logits: Sequence[Tensor], samples: Sequence[Tensor]) -> list[Tensor]:
         """Return the terms of the log-weight, one tensor `[n, R, B]` per layer.
@@ -419,22 +419,28 @@ def _attach_first(
     return torch.cat([first, rest])
 
 
-def _log_ratios(b: Tensor, weight: Tensor, constant: Tensor, attached: int) -> Tensor:
-    """Return sum(`b` `weight`) + `constant`, `[n, R, B]`, with a sum over the event axes.
+def _log_ratio(b: Tensor, weight: Tensor, constant: Tensor) -> Tensor:
+    """Return the sum of `b * weight` over the event axes, plus `constant`.
 
-    `weight` and `constant` are the two results of `BitLayer.log_ratio`. Only the results for the
-    first `attached` points can be differentiated with respect to them.
+    `weight` and `constant` are the two results of `BitLayer.log_ratio`.
     """
-    axis = constant.ndim + 1  # the first event axis
+    return (b * weight).flatten(constant.ndim - weight.ndim).sum(-1) + constant
+
+
+def _log_ratios(b: Tensor, weight: Tensor, constant: Tensor, attached: int) -> Tensor:
+    """Return `_log_ratio` of all points, `[n, R, B]`.
+
+    Only the results for the first `attached` points can be differentiated with respect to `weight`
+    and `constant`.
+    """
     if attached == len(b):
-        return (b * weight).flatten(axis).sum(-1) + constant
+        return _log_ratio(b, weight, constant)
     if b.device.type == "cpu" and not (torch.compiler.is_compiling() or in_function_transform()):
         inputs = b, weight, constant, attached
         found: Tensor = _FirstAttached.apply(*inputs)  # type: ignore[no-untyped-call]
         return found
-    learning = (b[:attached] * weight).flatten(axis).sum(-1) + constant
-    rest = (b[attached:] * weight.detach()).flatten(axis).sum(-1) + constant.detach()
-    return torch.cat([learning, rest])
+    first = _log_ratio(b[:attached], weight, constant)
+    return torch.cat([first, _log_ratio(b[attached:], weight.detach(), constant.detach())])
 
 
 class _FirstAttached(torch.autograd.Function):
@@ -444,8 +450,7 @@ class _FirstAttached(torch.autograd.Function):
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         b, weight, constant, ctx.attached = inputs
         ctx.save_for_backward(b, weight)
-        value: Tensor = (b * weight).flatten(constant.ndim + 1).sum(-1) + constant
-        return value
+        return _log_ratio(b, weight, constant)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
