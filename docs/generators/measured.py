@@ -201,7 +201,7 @@ def _wins(name: str) -> str:
     """Return in how many cases the estimator has the lowest variance of those that need no more from f."""
     every = [row for row in _vae_file(name)[1] if row["unbiased"]]
     values_only = not any(row["derivatives"] for row in every if row["estimator"] == name)
-    peers = f"unbiased{', derivative-free' if values_only else ''} estimators that we measured"
+    peers = f"unbiased{', derivative-free' if values_only else ''} estimators"
     cases: dict[tuple[str, int, int], list[Row]] = {}
     for row in every:
         if not (values_only and row["derivatives"]):
@@ -215,11 +215,10 @@ def _wins(name: str) -> str:
         case for case, rows in cases.items() if name in {row["estimator"] for row in rows}
     ]
     about = "A case is a network, a number of training steps and a limit on the evaluations."
-    wins = f"Of the {peers}, `{name}` has the lowest variance in"
+    wins = f"`{name}` has the lowest variance among the {peers} in"
     if len(won) in (0, len(cases_of_it)):
-        return (
-            f"{wins} {'all' if won else 'none'} of the {len(cases_of_it)} measured cases. {about}"
-        )
+        share = "all" if won else "none of the"
+        return f"{wins} {share} {len(cases_of_it)} measured cases. {about}"
     budgets: dict[tuple[str, int], list[str]] = {}
     for network, steps, budget in won:
         budgets.setdefault((network, steps), []).append(str(budget))
