@@ -226,7 +226,8 @@ def _wins(name: str) -> str:
         f"{network}, {'untrained' if steps == 1 else f'{steps:,} steps'}, at most {_listed(counts)} evaluations"
         for (network, steps), counts in budgets.items()
     )
-    return f"{wins} {len(won)} of the {len(cases_of_it)} measured cases. {about} The {len(won)} cases are: {told}."
+    which = "That case is" if len(won) == 1 else f"The {len(won)} cases are"
+    return f"{wins} {len(won)} of the {len(cases_of_it)} measured cases. {about} {which}: {told}."
 
 
 def _listed(counts: list[str]) -> str:

@@ -53,7 +53,7 @@ def draw_points(estimator: Estimator, latent: Latent, generator: Generator | Non
     if generator is None:
         warn_if_ranks_share_noise(latent.logits.device)
     else:
-        leave_graph("a torch.Generator: remove the argument generator, and call torch.manual_seed")
+        leave_graph("a torch.Generator: remove the generator argument, and call torch.manual_seed")
     check_fits(estimator, latent)
     try:
         with _full_precision(latent.logits.device):

@@ -98,7 +98,7 @@ def _rule_for(target: object, n: int) -> tuple[Rule, int]:
     if isinstance(target, ImportanceBound):
         if target.samples not in (None, n):
             raise ValueError(
-                f"the argument samples of ImportanceBound must be the group size {n}, got "
+                f"the samples argument of ImportanceBound must be the group size {n}, got "
                 f"{target.samples}: write ImportanceBound() without samples"
             )
         return _bound, 1
@@ -170,7 +170,7 @@ def _refuse(values: Tensor, low: float, high: float, limit: float, dtype: torch.
     """Raise an error that explains why the weights would not be finite."""
     bad = values[~values.isfinite()]
     if len(bad):
-        remedy = "correct the reward function, or exclude these samples with the argument mask"
+        remedy = "correct the reward function, or exclude these samples with the mask argument"
         raise ValueError(f"rewards must be finite, got {bad[0].item()}: {remedy}")
     raise ValueError(
         f"rewards and their differences must be at most {limit:.3g} in magnitude for {dtype} and "

@@ -556,7 +556,7 @@ def drop_in(
         chosen = as_estimator(estimator, 1, **options)
     except TypeError:
         raise ValueError(
-            f"{estimator} has no temperature: remove the argument temperature"
+            f"{estimator} has no temperature: remove the temperature argument"
         ) from None
     check_fits(chosen, latent, any_latent="st")
     return chosen

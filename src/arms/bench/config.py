@@ -122,7 +122,7 @@ class ModelConfig(_Group):
             got, remedy = f"got {self.encoder_scale}", "scale the weights of your encoder"
             _require(self.encoder_scale == 1, f"encoder_scale is {theirs}, {got}: {remedy}")
         elif self.network not in NETWORKS:
-            or_else = "your own model in the argument model"
+            or_else = "your own model as the model argument"
             raise unknown_name("network", self.network, NETWORKS, or_else=or_else)
         listed = isinstance(self.layers, list | tuple)
         wanted = "layers must list the number of latents in each layer, as in (200, 200)"

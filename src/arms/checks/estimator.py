@@ -77,7 +77,7 @@ def findings(
         return _estimator_findings(found, draws, failure_rate, counts, latents, seed)
     if latents is not None:
         what = "latents can only be given to check an estimator, and the subject is a coupling"
-        raise ValueError(f"{what}: remove the argument latents")
+        raise ValueError(f"{what}: remove the latents argument")
     return coupling_findings(found, draws, failure_rate, counts, seed)
 
 

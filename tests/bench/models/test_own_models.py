@@ -170,7 +170,7 @@ def test_a_model_without_a_name_comes_back(tmp_path: Path, digits: Dataset) -> N
     model, _ = load_model(run, "cpu", model=conv(digits), dataset=digits)
     assert same(model.state_dict(), weights(run))
     longer = replace(run.config(), steps=30)
-    with pytest.raises(ValueError, match="'own' is your own model: pass it in the argument model"):
+    with pytest.raises(ValueError, match="'own' is your own model: pass it as the model argument"):
         train(longer, run.path, dataset=digits)
     assert run.result(), "nothing was changed"
     train(longer, run.path, dataset=digits, model=conv(digits), notify=lambda line: None)

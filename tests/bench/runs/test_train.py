@@ -488,7 +488,7 @@ def test_several_data_sets_need_a_model_and_an_even_share(digits: Dataset) -> No
     other = replace(digits, name="other")
     with pytest.raises(
         ValueError,
-        match=r"with 2 data sets, the argument model must be given: "
+        match=r"with 2 data sets, the model argument must be given: "
         "arms.bench.runs.ensemble makes such a model",
     ):
         Trainer(CONFIG, [digits, other])

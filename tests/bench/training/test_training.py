@@ -258,7 +258,7 @@ def test_paper_preset() -> None:
             {"network": "conv"},
             (
                 "there is no network named 'conv': choose one of linear, nonlinear, pyramid, "
-                "or pass your own model in the argument model"
+                "or pass your own model as the model argument"
             ),
         ),
         ({"precision": "tf32"}, "precision must be one of highest, high, medium, got 'tf32'"),

@@ -396,7 +396,7 @@ def _unflatten(outputs: Tensor, event: Sequence[int], part: str) -> Tensor:
     """
     if outputs.shape[-1] != (width := math.prod(event)):
         expected = f"the {part} must return logits [..., {width}], got {list(outputs.shape)}"
-        raise ValueError(f"{expected}: change its last layer or the argument latents")
+        raise ValueError(f"{expected}: change its last layer or the latents argument")
     found: Tensor = outputs.unflatten(-1, event) if len(event) > 1 else outputs
     return found
 

@@ -234,7 +234,7 @@ def _train(
     if not rest:
         return
     if (config := rest[0].config).structure and options.model is None:
-        raise ValueError(f"{config.network!r} is your own model: pass it in the argument model")
+        raise ValueError(f"{config.network!r} is your own model: pass it as the model argument")
     options = replace(options, device=choose_device(options.device))
     check_execution(options.execution, options.device)
     if options.device == "cpu" and config.precision != "highest":

@@ -91,7 +91,7 @@ def sweep(
     if precision is not None:
         configs = [replace(config, precision=precision) for config in configs]
     if isinstance(model, nn.Module):
-        what = "the argument model must be a function that makes a model for each run, got a model"
+        what = "the model argument must be a function that makes a model for each run, got a model"
         raise ValueError(f"{what}: write a function that returns such a model")
     make = None if model is None else find_model(model)
     wanted, datasets = name_inputs(configs, dataset, make, folder)

@@ -85,7 +85,7 @@ class Trainer:
         datasets = [dataset] if isinstance(dataset, Dataset) else dataset
         replicas, batch = config.replicas, config.batch_size
         if model is None and len(datasets) > 1:
-            what = f"with {len(datasets)} data sets, the argument model must be given"
+            what = f"with {len(datasets)} data sets, the model argument must be given"
             raise ValueError(f"{what}: arms.bench.runs.ensemble makes such a model")
         self.config = config
         self.data = TrainingImages.of(datasets, replicas, device)
@@ -417,7 +417,7 @@ def check_replicas(model: DiscreteVAE, replicas: int) -> None:
         if parameter.ndim == 0 or len(parameter) != replicas:
             raise ValueError(
                 f"with {replicas} replicas every parameter must have a leading axis of length "
-                f"{replicas}, got {name} of shape {list(parameter.shape)}: the argument model must "
+                f"{replicas}, got {name} of shape {list(parameter.shape)}: the model argument must "
                 "be a function that makes a model of one replica, or its layers must have a "
                 "replica axis, as arms.bench.models.ReplicaLinear has"
             )
