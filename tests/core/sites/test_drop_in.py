@@ -149,7 +149,10 @@ def test_a_drop_in_compiles_without_graph_breaks() -> None:
             {"estimator": "relax"},
             "whose gradient flows through the sample, got relax, which is unbiased: pass it",
         ),
-        ({"estimator": "st", "temperature": 0.5}, "st has no temperature: remove the argument"),
+        (
+            {"estimator": "st", "temperature": 0.5},
+            "st has no temperature: remove the temperature argument",
+        ),
         (
             {"estimator": "reinmax", "temperature": 0},
             "temperature must be a positive, finite number, got 0",

@@ -366,8 +366,7 @@ def test_what_needs_an_open_block_says_so() -> None:
     with (
         s,
         pytest.raises(
-            ValueError,
-            match=r"was called before any call of s\.repeat or arms\.sample in the block",
+            ValueError, match=r"came before any call of s\.repeat or arms\.sample in the block"
         ),
     ):
         s.expectation(torch.zeros(2))
